@@ -33,7 +33,7 @@ clean:
 $(INSTALLED): pyproject.toml setup.py constraints.txt
 	@echo "labelwall: creating .venv. Downloads about 3 GB and needs about 7 GB on disk (torch brings its CUDA libraries)."
 	$(PYTHON) -m venv .venv
-	$(PIP) -e .
+	$(PIP) -e '.[demo]'
 	touch $(INSTALLED)
 
 $(TESTS): $(INSTALLED)

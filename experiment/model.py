@@ -180,9 +180,12 @@ class Model(Shown):
             first = rows[0] if isinstance(rows, list) and rows else None
             if hasattr(first, "convert"):  # images of Pillow
                 self.student.read([])  # raises but for a student of images
-                side, *_, channels = self.student.info.input_shape
+                *size, channels = self.student.info.input_shape
                 white = self.student.info.white
-                images = [readers.pixels_of(row.copy(), side, channels, white) for row in rows]
+                images = [
+                    readers.pixels_of(row.copy(), (size[0], size[1]), channels, white)
+                    for row in rows
+                ]
                 return np.stack(images)
             return rows if isinstance(first, str | Path) else np.asarray(as_array(rows))
         plain = [c.name for c in self.student.info.table.columns if c.kind != "number"]

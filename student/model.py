@@ -300,15 +300,14 @@ class StudentModel:
     def read(self, paths: Sequence[str]) -> readers.Images:
         """Image files as the student's inputs; one that can not be read is marked so.
 
-        Raises InvalidInput for a student of vectors, or of images that are not square.
+        Raises InvalidInput for a student of vectors.
         """
-        shape = self.info.input_shape
-        if len(shape) != 3 or shape[0] != shape[1]:
-            takes = "images that are not square" if len(shape) == 3 else "vectors"
-            takes = "rows of a table" if self.info.table else takes
+        if len(self.info.input_shape) != 3:
+            takes = "rows of a table" if self.info.table else "vectors"
             cure = "`labelwall classify --vectors FILE` takes them."
             raise InvalidInput("images", f"left out: this student takes {takes}", paths[:1], cure)
-        return readers.read_images(Path(), paths, shape[0], shape[2], white=self.info.white)
+        height, width, channels = self.info.input_shape
+        return readers.read_images(Path(), paths, (height, width), channels, white=self.info.white)
 
 
 def load(path: str | Path) -> StudentModel:

@@ -24,6 +24,7 @@ from tests.experiment.results import made_summary
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
+CONTRIBUTING = REPOSITORY / "CONTRIBUTING.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 GUIDE = REPOSITORY / "docs" / "guide.md"
 NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
@@ -71,13 +72,13 @@ def test_an_example_is_valid(line: str) -> None:
         assert parse(words, command, options=OPTIONS.get(command))[0].rounds
 
 
-def test_the_readmes_table_of_commands_is_complete() -> None:
-    assert re.findall(r"^\| `labelwall (\w+)` \|", README.read_text(), re.MULTILINE) == list(
-        pipeline.COMMANDS
-    )
+def test_the_methods_page_names_every_kind() -> None:
+    named = set(re.findall(r"`(\w+)`", (REPOSITORY / "docs" / "methods.md").read_text()))
+    assert {kind for kind in MECHANISMS if not kind.startswith("score")} - named == set()
 
 
 def test_the_result_stands_by_line_25() -> None:
+    assert len(README.read_text().splitlines()) <= 120
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
@@ -128,8 +129,8 @@ def test_the_site_has_the_public_names_and_warnings_fail() -> None:
 
 
 def tree() -> list[Path]:
-    """Every path of the README's tree: names before a double space, below their folder."""
-    block = README.read_text().split("## The tree\n", 1)[1]
+    """Every path of the page's tree: names before a double space, below their folder."""
+    block = CONTRIBUTING.read_text().split("## The tree\n", 1)[1]
     found: list[Path] = []
     folders: list[tuple[int, Path]] = []
     for line in re.findall(r"^    ( *)(\S.*)$", block, re.MULTILINE):

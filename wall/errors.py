@@ -3,7 +3,8 @@
 import difflib
 import errno
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -58,6 +59,18 @@ class Refused(LabelwallError):
     def __init__(self, code: str, text: str) -> None:
         self.code = code
         super().__init__(text)
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Raise MissingData if an import inside fails.
+
+    ``name``: the extra of pyproject.toml that installs it; ``what``: what needs it, in the plural.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingData(f"{what} need: pip install 'labelwall[{name}]' ({error}).") from error
 
 
 def reason_of(error: OSError) -> str:

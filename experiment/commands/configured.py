@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...teacher.service.config import ServiceConfig
 from ...wall.console import Console
 from ...wall.datasets.sources import facts
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, extra
 from ...wall.labels import has_label
 from ..config.arguments import flag, option
 from ..config.config import Config
@@ -164,6 +164,10 @@ def compare(args: Sequence[str]) -> int:
     """
     cells, out = parse_cells(args)
     from ...teacher.noise.entropy import SystemEntropy
+
+    with extra("compare", "comparisons"):
+        import matplotlib  # noqa: F401 - missed here, before anything is charged
+        import opacus  # noqa: F401
     from ..compare import compare as comparison
     from ..compare.table import render
 
@@ -228,7 +232,9 @@ def serve(args: Sequence[str]) -> int:
     announce(side, side, Console(quiet=rest.child))
     child_of = sys.stdin.readline().strip() if rest.child else None
     from ...teacher.noise.entropy import SystemEntropy
-    from ..run import serving
+
+    with extra("service", "services"):
+        from ..run import serving
 
     serving.serve(side, rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0
