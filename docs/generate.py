@@ -35,16 +35,19 @@ SECTIONS = {
     "scale": ScaleConfig,
     "service": ServiceConfig,
 }
-MEMBERS = """
-predict predict_proba score update save_pretrained summary report_ epsilon_ delta_ estimate_
-"""
 SURFACE = {  # the names of `import labelwall as lw`, and the members that are shown
     "fit": ("api", ()),
     "Data": ("data", ()),
     "plan": ("api", ()),
     "compare": ("api", ()),
     "load": ("model", ()),
-    "Model": ("model", tuple(MEMBERS.split())),
+    "Model": (
+        "model",
+        (
+            *("predict", "predict_proba", "score", "update", "save_pretrained", "summary"),
+            *("report_", "epsilon_", "delta_", "estimate_"),
+        ),
+    ),
     "audit": ("model", ()),
     "sklearn.LabelwallClassifier": ("sklearn", ("fit", "predict", "predict_proba")),
 }

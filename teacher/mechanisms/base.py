@@ -13,7 +13,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.messages import ABSTAINED, Outcome, Value
-from ...wall.questions import LabelKind, QueryForm
+from ...wall.questions import LabelKind, QueryForm, RowForm
 from ..accounting.plan import Release, Slot
 from .fields import check, params
 
@@ -77,7 +77,7 @@ class Mechanism(metaclass=ABCMeta):
     @property
     def query_form(self) -> QueryForm:
         """What a query is."""
-        return QueryForm()
+        return RowForm()
 
     @property
     def once_a_round(self) -> bool:
@@ -87,7 +87,7 @@ class Mechanism(metaclass=ABCMeta):
     @property
     def charges_a_round(self) -> int:
         """Number of charges of a round, where ``once_a_round``."""
-        return self.query_form.steps or 1
+        return 1
 
     @property
     def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int], ...]:

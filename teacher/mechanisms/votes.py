@@ -16,7 +16,7 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import Value
-from ...wall.questions import QueryForm
+from ...wall.questions import RowForm
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from .base import Mechanism
@@ -246,8 +246,8 @@ class PrivateRadius(SampledVotes):
     limit = ""
 
     @property
-    def query_form(self) -> QueryForm:
-        return QueryForm(landmarks=LANDMARKS)
+    def query_form(self) -> RowForm:
+        return RowForm(landmarks=LANDMARKS)
 
     @property
     def max_votes(self) -> int:

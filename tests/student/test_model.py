@@ -92,7 +92,7 @@ WRONG = {
     "vectors": (students.IMAGE, np.zeros((2, 8), np.float32), r"images uint8 \[n, 12, 12, 3\]"),
     "text": (VECTOR, np.array([["a"]]), "inputs"),
     "infinite": (VECTOR, np.full((1, 8), np.inf, np.float32), "finite"),
-    "files": (VECTOR, ["a.png"], "which takes vectors"),
+    "files": (VECTOR, ["a.png"], "this student takes vectors"),
     "no file": (students.IMAGE, ["missing.png"], "missing.png"),
 }
 
