@@ -10,8 +10,9 @@ import numpy as np
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.datasets import readers
 from ..wall.errors import InvalidInput, MissingData
+from ..wall.files import ROWS
 from ..wall.labels import code_of
-from .data import ROWS, Data
+from .data import Data
 from .frames import as_array, is_frame, read_frame, texts
 
 LABELS = "labels.txt"  # what type the labels had in memory, in a run folder

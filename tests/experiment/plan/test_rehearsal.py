@@ -8,7 +8,6 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal, labelled_rows, public_box
 from labelwall.experiment.plan.stand_ins import (
@@ -18,6 +17,7 @@ from labelwall.experiment.plan.stand_ins import (
     StandInNoise,
 )
 from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters

@@ -9,13 +9,14 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config, to_yaml
 from labelwall.experiment.plan import search as auto
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
-from labelwall.experiment.run.run_folder import RunFolder, resumed
+from labelwall.experiment.run.door import resumed
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.console import Console
