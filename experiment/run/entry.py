@@ -49,7 +49,7 @@ def run(
     private, schedule = placed(config.private_side(), run_dir, custodian), config.schedule
     require_affordable(private.plan())
     folder.create()
-    public = public_rows(config.public_side(), schedule.budget.delta, console)
+    public = public_rows(config.public_side(), private.budget.delta, console)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         private,
