@@ -11,9 +11,10 @@ import numpy as np
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.datasets import readers
 from ..wall.errors import InvalidInput, MissingData, listed
+from ..wall.files import ROWS
 from ..wall.guarantee import protected
 from ..wall.labels import code_of
-from .data import LABELS, ROWS, Data
+from .data import LABELS, Data
 from .frames import as_array, is_frame, read_frame, texts
 from .shown import Shown, table
 

@@ -12,6 +12,8 @@ import numpy as np
 from .errors import LabelwallError
 
 FORMAT = 1  # of ledgers, anchors, directories and runs
+PART = ".part"  # ends the name of what is not whole yet, which a kill leaves
+ROWS = "rows"  # the folder with rows that a program had in memory
 DELETE = (
     "Delete it, and metrics.json beside it if there is one: the run's command makes them again, "
     "and pays for nothing twice."
@@ -33,7 +35,7 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     A process that dies before leaves what was there, and a file beside it that ends in .part.
     ``mode``: of a new file, less the process's mask. An OSError names the file.
     """
-    scratch = path.with_name(path.name + ".part")
+    scratch = path.with_name(path.name + PART)
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
