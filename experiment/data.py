@@ -109,6 +109,11 @@ class Data(Shown):
         """Whether the private rows are given as arrays or frames."""
         return not isinstance(self.private, str | Path)
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a custodian's directory has to keep the private rows."""
+        return self.in_memory and self.private is not None
+
     def options(self, place: Path, private: bool = True) -> dict[str, Any]:
         """Options for one's own data, as the command line's.
 
