@@ -1,12 +1,14 @@
 """What a reader of a notebook or a script meets: names, folders, how things show themselves, what
 `predict` takes, and messages that speak of Python."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from pytorch_lightning.loggers.logger import DummyLogger
 
 import labelwall as lw
 from labelwall.experiment.train import in_python
@@ -89,6 +91,24 @@ def test_words_for_truth_in_a_file_are_truth_values() -> None:
     assert model.classes_.dtype == bool
     predicted = model.predict(tests.drop(columns="label"))
     assert (predicted == tests["label"]).mean() == model.score(tests, tests["label"]) > 0.5
+
+
+class Pressed(DummyLogger):
+    """Ctrl-C in the middle of a training."""
+
+    def log_metrics(self, *_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_during_training_is_an_interrupt_and_the_same_call_continues() -> None:
+    heard = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(arrays(), custody="custody", loggers=[Pressed()])
+    assert signal.getsignal(signal.SIGINT) is heard
+    charged = lw.audit("custody").charged
+    assert sum(charged.values()) > 0
+    fit(arrays(), custody="custody")
+    assert lw.audit("custody").charged == charged
 
 
 def test_errors_name_arguments_as_python_does() -> None:
