@@ -17,6 +17,7 @@ from ..wall.datasets.config import SPLITS
 from ..wall.datasets.tables import ID, read_table
 from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, listed
+from ..wall.files import PART
 from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
@@ -34,8 +35,6 @@ from .frames import (
 from .shown import Shown
 
 LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
-ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
-PART = ".part"  # of what is not whole there, which a kill leaves
 PERSON = "person"  # the column of persons that are given beside texts or a frame
 
 

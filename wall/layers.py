@@ -40,8 +40,10 @@ class Stages(nn.Module):
 
 
 class Decision(nn.Module):
-    """Of classes 1 for the largest logit of a row, 0 for all others; of attributes 1 for a positive
-    one, else -1; a value from -1 to 1, with what makes the row's length 1.
+    """Decisions by logits, as their ``prefix`` says.
+
+    Classes: 1 for the largest logit of a row, 0 for all others. Attributes: 1 for a positive logit,
+    else -1. A value: from -1 to 1, and a second number that makes the row's length 1.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -65,8 +67,9 @@ class Fourier(nn.Linear):
 
 
 class Hog(nn.Module):
-    """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1:
-    those of wall/hog.py but for rounding. There are no weights.
+    """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1.
+
+    They are those of wall/hog.py but for rounding. There are no weights.
     """
 
     def __init__(self, cells: tuple[int, int]) -> None:

@@ -1,5 +1,6 @@
-"""Feature maps that rounds ask with, and features of the public rows. Axes are a statistic of
-PUBLIC rows alone and a part of the extractor.
+"""Feature maps that rounds ask with, and features of the public rows.
+
+Axes are a statistic of PUBLIC rows alone and a part of the extractor.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ _kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
 
 
 def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
-    """What ``compute`` gives of PUBLIC rows; what was computed stays for a run."""
+    """The result of ``compute`` for PUBLIC rows, which stays for a run."""
     name = digest(rows, *known)
     value: V = _kept.pop(name) if name in _kept else compute()
     _kept[name] = value
@@ -61,8 +62,9 @@ def digest(rows: np.ndarray, *known: object) -> str:
 def plain_features(
     computing: Computing, spec: ExtractorSpec, rows: np.ndarray, progress: TaskProgress
 ) -> np.ndarray:
-    """float [n, d] of PUBLIC rows, before they are centred; a network's features of images stay in
-    the user's cache for other runs.
+    """Features of PUBLIC rows before they are centred, float [n, d].
+
+    A network's features of images stay in the user's cache for other runs.
     """
     network = replace(spec, center=(), scale=1.0, axes=b"", landmarks=b"").sha256()
 
@@ -78,7 +80,7 @@ def plain_features(
 
 
 def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """What is in the user's cache under a name, or else is computed, and stored where it can be."""
+    """An array in the user's cache. If it is not there it is computed, and stored if possible."""
     default = Path("~/.cache").expanduser()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or default) / "labelwall" / "features"
     path = folder / f"{name}.npy"
@@ -115,7 +117,7 @@ class PublicFeatures:
 MAX_ROWS = 10_000  # public rows that axes are computed from
 MAX_AXIS = 32_767  # of int16: the largest entry of the axes
 # For a linear classifier an axis is divided by its deviation to a power, at most MOST_WHITENED; not
-# at all where the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
+# at all if the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
 # Chosen on CIFAR-10's features, texts, HOG of two sets of images and a network's features of one.
 MOST_WHITENED, LEADING, FLAT = 0.5, 64, 0.45
 MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
@@ -127,7 +129,7 @@ Plain = Callable[[ExtractorSpec], np.ndarray]
 def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     """The features of the first round, before they are whitened.
 
-    Raises InvalidInput where they do not fit the inputs, MissingData where weights are missing.
+    Raises InvalidInput if they do not fit the inputs, MissingData if weights are missing.
     """
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
@@ -221,8 +223,9 @@ def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> Extra
 
 
 def linear_power(spreads: np.ndarray) -> float:
-    """Between plain and half-whitened features, where the noise on a linear classifier's sums costs
-    least: the power for ``principal_axes``. ``spreads``: float64 [kept], positive, falling.
+    """The power for ``principal_axes`` with which noise on a linear classifier's sums costs least.
+
+    It is between plain and half-whitened features. ``spreads``: float64 [kept], positive, falling.
     """
     leading = np.log(spreads[:LEADING])
     if len(leading) < 2:
@@ -237,8 +240,8 @@ def principal_axes(
     """(mean float64 [d], axes int16 [d, kept]) of float [n, d], each axis over its deviation.
 
     The axes are the directions of the largest variance, divided by their standard deviations to the
-    ``power`` (a number, or what gives it for these deviations), all scaled by one factor so that
-    the largest entry is MAX_AXIS. They are fewer than ``kept`` where the rows spread in fewer
+    ``power``: a number, or a function of these deviations. One factor scales them so that the
+    largest entry is MAX_AXIS. They are fewer than ``kept`` if the rows spread in fewer
     directions. Rows that are not finite are left out.
     """
     mean, spreads, directions = _once(partial(_spread, features), features, "spread")

@@ -11,6 +11,8 @@ from ...wall.errors import InvalidInput
 from ...wall.guarantee import UNITS, Unit
 
 Parameter = float | int | bool
+# Units of a record's full budget under a prepaid release. Payments are integers, rounded up.
+FULL = 1 << 40
 _MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it
 
 

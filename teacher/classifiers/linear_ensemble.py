@@ -21,7 +21,6 @@ from ...wall.matrices import MAX_ENTRY
 from ...wall.progress import TaskProgress, no_progress
 from ..noise import sampler
 
-MAX_TEACHERS = 10_000
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
@@ -58,8 +57,6 @@ def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
 
     It is a function of id, key and ``teachers`` alone.
     """
-    if not 1 <= teachers <= MAX_TEACHERS:
-        raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
     digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
     numbers = [int.from_bytes(digest[:8], "little") % teachers for digest in digests]
     return np.array(numbers, dtype=np.int64)

@@ -44,9 +44,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...wall.errors import LedgerMismatch
+from ..accounting.plan import FULL
 
-# Units of one record's full budget in every slot. Payments are integers, rounded up.
-FULL = 1 << 40
 ENROL, HOLD, SETTLE, SNAPSHOT = "enrol", "hold", "settle", "snapshot"
 TOKEN_BYTES = 16
 DAMAGED = (

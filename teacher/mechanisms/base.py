@@ -47,6 +47,7 @@ class Mechanism(metaclass=ABCMeta):
         updated: whether a plan may keep parts for later periods, with other records (section 21).
         sampled: whether each release looks at a new Poisson sample of the records (``rate``).
         scores: whether it is a private score of a public model, and answers nothing.
+        rehearsed: whether rehearsals on public rows can find its settings.
         leaves_classifier: whether its sums leave a classifier beside the student.
     """
 
@@ -59,6 +60,7 @@ class Mechanism(metaclass=ABCMeta):
     sampled: ClassVar[bool] = False
     scores: ClassVar[bool] = False
     leaves_classifier: ClassVar[bool] = False
+    rehearsed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for a field out of its range; kinds add rules between fields."""
@@ -105,6 +107,26 @@ class Mechanism(metaclass=ABCMeta):
     def screened(self) -> bool:
         """Whether a noisy screening decides which queries are answered."""
         return False
+
+    @property
+    def passed_by_noise(self) -> float | None:
+        """The probability with which a query passes the screening if no record votes on it; None
+        where there is no screening, or classifiers vote.
+        """
+        return None
+
+    @property
+    def noise_of_neighbours(self) -> float | None:
+        """The deviation of the number of neighbours that its first stage releases; None where it
+        releases none.
+        """
+        return None
+
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        """With the settings that follow from a PUBLIC guess of the number of ``records``, and from
+        the numbers of classes and of public ``rows``.
+        """
+        return self
 
     @property
     def reuses(self) -> bool:

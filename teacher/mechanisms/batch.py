@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ...wall.matrices import LEVELS
 from ...wall.messages import Value
 from ..accounting.conversion import float_above
 from ..accounting.plan import Release
-from ..search.kernels import LEVELS
 from .base import Charging, Mechanism
 from .fields import count, less_spent, param, pure_epsilon
 from .overlap import MAX_QUERIES, Accounting, clique_bounds

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ...wall.errors import InvalidInput
-from ..noise.entropy import MAX_SCALE
+from ..accounting.discrete_gaussian import MAX_SCALE
 
 DIGITS = 4  # significant ones of a solved number
 MIN_SOLVED, MAX_SOLVED = 0.01, 1e5  # solved scales, within the range of every mechanism and curve

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ...wall.matrices import GRID
 from ...wall.messages import Value
-from ..accounting.plan import Release
-from ..ledger.individual_budgets import FULL
-from ..search.kernels import GRID, Select, Similar, cosine, rbf
+from ..accounting.plan import FULL, Release
 from .base import Charging, Mechanism
 from .fields import less_spent, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
+    from ..search.kernels import Select, Similar
     from .voters import Keys
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
@@ -157,8 +157,14 @@ class IndKnn(Mechanism):
     def label(self, value: Any) -> Value:
         return int(value[1])
 
+    @property
+    def noise_of_neighbours(self) -> float:
+        return self.require("sigma_count")
+
     def select(self, length: float) -> Select:
         """Which records are neighbours, where a unit vector has this public ``length``."""
+        from ..search.kernels import cosine, rbf  # of the private side: a price needs none
+
         if self.kernel == "cosine":
             return cosine(self.threshold)
         return rbf(self.threshold, self.bandwidth, length, self.near)

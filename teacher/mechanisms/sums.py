@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HISTOGRAM, SUM = "histogram", "sum"
 MAX_NEIGHBOURS = 64
+ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 MAX_PARTS = 1 << 12  # of a vote; what a person gets by default
 MAX_STEPS = 100
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.001, 900.0  # times SENSITIVITY within the curves' range
@@ -207,6 +208,11 @@ class ReverseKnn(Histogram):
             if vars(self)[name] > self.centroids:
                 raise InvalidInput(f"mechanism.{name}", "at most centroids", vars(self)[name])
 
+    rehearsed = True
+
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        return replace(self, centroids=min(self.centroids, max(1, rows // ROWS_A_CELL)))
+
     @property
     def sensitivity(self) -> float:
         return math.sqrt(self.neighbours)
@@ -270,6 +276,7 @@ class LinearSums(NoisySum):
 
     stages = (SUM,)
     leaves_classifier = True
+    rehearsed = True
     noise_field = "noise_multiplier"
     # Averages of many rows are shorter than single gradients; with more than 2 the count of the
     # records becomes uncertain.

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...wall.label_kinds import STEPS, unpack
-from ...wall.matrices import MAX_ENTRY, bias, nearest_cells, products, residual_unit
+from ...wall.matrices import LEVELS, MAX_ENTRY, bias, nearest_cells, products, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import BITS, Entropy, inclusion_bound
 from ..search import poisson_sampling
 from ..search.cpu import ExactIndex
 from ..search.index import ByPerson, Count, Index
-from ..search.kernels import LEVELS, Select, Similar
+from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import thinned
 from .gradient import gradient_sums
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,7 +18,6 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ...wall.questions import RowForm
 from ..accounting.plan import Release
-from ..classifiers.linear_ensemble import MAX_TEACHERS
 from .base import Mechanism
 from .fields import count, more_noise, nearest, noise_scale, param, ratio, sampling
 
@@ -32,6 +31,14 @@ LANDMARKS = 2_000  # public rows that radii are measured by, at most
 # but once in 10^9 queries, whether it is cut or not.
 CUT = 6
 MOST_VOTES = 10**6  # of the curve
+MAX_TEACHERS = 10_000
+# Of a classifier of PATE, by a guess of the records; the most classifiers then.
+RECORDS, MOST_TEACHERS = 20, 250
+
+
+def teachers_of(records: int) -> int:
+    """How many classifiers PATE trains on so many records."""
+    return min(MOST_TEACHERS, max(2, records // RECORDS))
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,13 @@ class Screened(Mechanism):
     def screened(self) -> bool:
         """Whether there is a threshold."""
         return vars(self).get("threshold") is not None
+
+    @property
+    def passed_by_noise(self) -> float | None:
+        if not self.screened or self.needs:
+            return None
+        margin = (self.threshold + 0.5) / self.require("sigma_screen")
+        return math.erfc(margin / math.sqrt(2)) / 2
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -189,6 +203,11 @@ class SampledVotes(Votes):
     screen_ratio: float = ratio()
 
     sampled = True
+    rehearsed = True
+
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        votes = max(1, records // (2 * classes))
+        return self.sized(votes, 1.0, records, threshold=votes // 2)
 
     @abstractmethod
     def expected_votes(self, records: int) -> float:
@@ -303,6 +322,9 @@ class Pate(Votes):
 
     limit = "teachers"
 
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        return replace(self, teachers=teachers_of(records))
+
     @property
     def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int]]:
         return ((self.classifier, self.teachers),)
@@ -361,3 +383,7 @@ class ConfidentGnmax(Pate):
     sigma_screen: float | None = noise_scale("the plurality")
     sigma_vote: float | None = noise_scale("every class's count")
     screen_ratio: float = ratio()
+
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        sized = super().sized_for(records, classes, rows)
+        return replace(sized, threshold=sized.teachers * self.threshold // self.teachers)
