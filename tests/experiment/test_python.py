@@ -1,12 +1,14 @@
 """What a reader of a notebook or a script meets: names, folders, how things show themselves, what
 `predict` takes, and messages that speak of Python."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from pytorch_lightning.loggers.logger import DummyLogger
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import labelwall as lw
@@ -91,6 +93,24 @@ def test_words_for_truth_in_a_file_are_truth_values() -> None:
     assert model.classes_.dtype == bool
     predicted = model.predict(tests.drop(columns="label"))
     assert (predicted == tests["label"]).mean() == model.score(tests, tests["label"]) > 0.5
+
+
+class Pressed(DummyLogger):
+    """Ctrl-C in the middle of a training."""
+
+    def log_metrics(self, *_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_during_training_is_an_interrupt_and_the_same_call_continues() -> None:
+    heard = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(arrays(), custody="custody", loggers=[Pressed()])
+    assert signal.getsignal(signal.SIGINT) is heard
+    charged = lw.audit("custody").charged
+    assert sum(charged.values()) > 0
+    after = lw.audit(fit(arrays(), custody="custody").path).charged  # and the score
+    assert {name: after[name] for name in charged} == charged
 
 
 def test_errors_name_arguments_as_python_does() -> None:
