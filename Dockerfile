@@ -2,7 +2,7 @@
 FROM python:3.11-slim
 COPY . /src/labelwall
 RUN pip install --no-cache-dir --constraint /src/labelwall/constraints.txt \
-        '/src/labelwall[postgresql,tables]' \
+        '/src/labelwall[postgresql,service,tables]' \
     && rm -r /src \
     && useradd --uid 1000 labelwall \
     && install -d -m 700 -o labelwall /custody \

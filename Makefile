@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test test-all lint docs format clean
 
 demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST images
-	$(BIN)/labelwall run --config configs/quickstart.yaml --run_dir runs/demo
+	$(BIN)/labelwall demo
 
 test: $(TESTS)  ## what every change must pass
 	$(BIN)/python -m pytest -n 2 -m "not slow" --durations 10
@@ -21,7 +21,7 @@ lint: $(TESTS)
 	$(BIN)/mypy
 
 docs: $(TESTS)  ## the site in build/site; fails for a link that leads nowhere
-	DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict --quiet
+	DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 
 format: $(TESTS)
 	$(BIN)/ruff format .
@@ -33,7 +33,7 @@ clean:
 $(INSTALLED): pyproject.toml setup.py constraints.txt
 	@echo "labelwall: creating .venv. Downloads about 3 GB and needs about 7 GB on disk (torch brings its CUDA libraries)."
 	$(PYTHON) -m venv .venv
-	$(PIP) -e .
+	$(PIP) -e '.[demo]'
 	touch $(INSTALLED)
 
 $(TESTS): $(INSTALLED)

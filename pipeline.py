@@ -1,4 +1,4 @@
-"""labelwall's command line: from private labelled images to a differentially private student."""
+"""labelwall's command line: from private labelled rows to a differentially private student."""
 
 import gc
 import importlib
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from importlib import metadata
 
 # Absolute, so that `python pipeline.py` works where `pip install -e .` installed the checkout
-from labelwall.wall.errors import LabelwallError, reason_of
+from labelwall.wall.errors import LabelwallError, meant, reason_of
 
 COMMANDS = {
+    "demo": "the quickstart: two rounds on 5,000 real MNIST images, in a minute or two",
     "run": "ask, train, send features back, for every round; prints the price first",
     "update": "ask about the private rows as they are now, by the next period of a run's plan",
     "plan": "what a configuration costs, before anything private is read",
@@ -32,7 +33,7 @@ FILES = ("update", "audit", "classify", "export", "report", "keys")
 # by 700 takes a second.
 COLLECTED = 100_000
 # They read or write private files.
-PRIVATE = ("run", "update", "compare", "predict", "records", "data", "serve", "keys")
+PRIVATE = ("demo", "run", "update", "compare", "predict", "records", "data", "serve", "keys")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,11 +66,12 @@ def _run(args: list[str]) -> int:
         print("\n".join(f"{name:8} {does}" for name, does in COMMANDS.items()))
         print("\n`labelwall COMMAND --help` explains a command's options.")
         return 0
-    if args[0] == "--version":
+    if args[0] in ("--version", "-V", "version"):
         print(f"labelwall {metadata.version('labelwall')}")
         return 0
     if args[0] not in COMMANDS:
-        return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
+        cure = meant(args[0], COMMANDS) or f"Commands: {', '.join(COMMANDS)}."
+        return _mistake(f"unknown command {args[0]!r}. {cure}")
     if args[0] in PRIVATE:
         os.umask(0o077)  # what they write is their owner's alone
     file = "files" if args[0] in FILES else "configured"  # loaded when it is asked for

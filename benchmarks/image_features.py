@@ -58,7 +58,7 @@ def in_folders(images: Path) -> Images:
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
         labels = readers.classes_of(paths[split][part], names)
-        pixels = readers.read_images(images / split, paths[split][part], 32, 3).pixels
+        pixels = readers.read_images(images / split, paths[split][part], (32, 32), 3).pixels
         return pixels, np.array(labels, dtype=np.int64)
 
     rows = {split: len(found) for split, found in paths.items()}

@@ -40,6 +40,7 @@ from vote_plans import planned_votes
 from labelwall.experiment.plan.planner import Goal
 from labelwall.student.asking.ask_matrices import ask_matrices
 from labelwall.student.asking.features import linear_power, principal_axes
+from labelwall.student.asking.matrix_round import MatrixRound
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -203,13 +204,20 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
     def count(matrix: Matrix) -> NoisyCounts:
         voters = Voters(index, y, CLASSES, matrix.entries[None], LENGTH)
         drawn = made.draw(made.stages[0], voters, ["asked"], entropy)[0]
-        counts = drawn.reshape(made.query_form.centroids or 1, -1)
+        counts = drawn.reshape(made.query_form.rows, -1)
         return NoisyCounts(counts, Receipt(1, 0, {"drawn": 1}, {"drawn": 0}, 0, ""))
 
     teacher = SimpleNamespace(count=count)
     with tempfile.TemporaryDirectory() as folder:
-        current = Round(1, 0, None, True, made.query_form, seed)
-        answers, _ = ask_matrices(teacher.count, current, SEEN, Path(folder), rows.public[0])
+        form = made.query_form
+        asked = MatrixRound(
+            count=teacher.count,
+            planned=Round(number=1, slot=0, queries=None, once=True, form=form, seed=seed),
+            extractor=SEEN,
+            features=rows.public[0],
+            folder=Path(folder),
+        )
+        answers, _ = ask_matrices(asked)
     known = np.flatnonzero(answers.outcomes == Outcome.ANSWERED)
     return known, answers.labels[known]
 

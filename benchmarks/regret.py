@@ -33,6 +33,7 @@ from labelwall.experiment.plan.rehearsal import on_plain
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.student.asking.ask_matrices import ask_matrices
 from labelwall.student.asking.features import extractor_of_round
+from labelwall.student.asking.matrix_round import MatrixRound
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
@@ -83,7 +84,7 @@ class Drawing:
         one, (stage,) = matrix.entries[np.newaxis], self.mechanism.stages
         voters = Voters(index, self.labels, self.classes, one, self.length)
         drawn = self.mechanism.draw(stage, voters, ["0" * 64], SystemEntropy())
-        rows = self.mechanism.query_form.centroids or 1
+        rows = self.mechanism.query_form.rows
         return NoisyCounts(drawn.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
 
@@ -106,8 +107,15 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     current, shares = asking.asked_rounds(config.seed)[0], []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
-            asked = replace(current, seed=seed * 1000 + 1)
-            answers, _ = ask_matrices(teacher.count, asked, spec, Path(folder), public, test)
+            asked = MatrixRound(
+                count=teacher.count,
+                planned=replace(current, seed=seed * 1000 + 1),
+                extractor=spec,
+                features=public,
+                rows=test,
+                folder=Path(folder),
+            )
+            answers, _ = ask_matrices(asked)
         shares.append(data.right(answers.labels))
     return float(np.mean(shares))
 

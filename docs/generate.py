@@ -1,6 +1,7 @@
-"""Pages that the code and the top level's files give: settings, commands, Python, and copies."""
+"""Pages that the code, the notebook and the top level's files give."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,23 @@ SECTIONS = {
     "scale": ScaleConfig,
     "service": ServiceConfig,
 }
-PYTHON = (
+SURFACE = {  # the names of `import labelwall as lw`, and the members that are shown
+    "fit": ("api", ()),
+    "Data": ("data", ()),
+    "plan": ("api", ()),
+    "compare": ("api", ()),
+    "load": ("model", ()),
+    "Model": (
+        "model",
+        (
+            *("predict", "predict_proba", "score", "update", "save_pretrained", "summary"),
+            *("report_", "epsilon_", "delta_", "estimate_"),
+        ),
+    ),
+    "audit": ("model", ()),
+    "sklearn.LabelwallClassifier": ("sklearn", ("fit", "predict", "predict_proba")),
+}
+INSIDE = (
     "teacher.teacher.Teacher",
     "teacher.ledger.ledger.Ledger",
     "teacher.ledger.auditor",
@@ -81,8 +98,29 @@ with mkdocs_gen_files.open("reference/commands.md", "w") as page:
         page.write(f"| `labelwall {name}` | {does} |\n")
 
 with mkdocs_gen_files.open("reference/python.md", "w") as page:
-    page.write("# Python\n")
-    page.writelines(f"\n::: labelwall.{name}\n" for name in PYTHON)
+    page.write("# Python\n\n`import labelwall as lw` has these names; the [guide](../guide.md")
+    page.write("#work-in-python) and the [notebook](../first_steps.md) show them.\n")
+    for name, (module, members) in SURFACE.items():
+        place = f"labelwall.experiment.{module}.{name.removeprefix('sklearn.')}"
+        shown = f"heading: lw.{name}, members: [{', '.join(members)}]"
+        page.write(f"\n::: {place}\n    options: {{{shown}, show_bases: false}}\n")
+    page.write("\n# Inside\n\nFor those who work on labelwall.\n")
+    page.writelines(f"\n::: labelwall.{name}\n" for name in INSIDE)
+
+
+def fenced(text: str, language: str = "") -> str:
+    return f"\n```{language}\n{text.rstrip()}\n```\n"
+
+
+with mkdocs_gen_files.open("first_steps.md", "w") as page:
+    for cell in json.loads((TOP / "docs" / "first_steps.ipynb").read_text())["cells"]:
+        source = "".join(cell["source"])
+        page.write(f"\n{source}\n" if cell["cell_type"] == "markdown" else fenced(source, "python"))
+        for output in cell.get("outputs", ()):
+            known = output.get("data", {})
+            text = "".join(output.get("text", known.get("text/plain", "")))
+            html = "".join(known.get("text/html", ""))
+            page.write(f"\n{html}\n" if html else fenced(text))
 
 for name, target in PAGES.items():
     with mkdocs_gen_files.open(target, "w") as page:

@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
-OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)?((?:configs|benchmarks|tests|LICENSE)[^)]*)\)")
+OUTSIDE = re.compile(
+    r"\[([^\]]*)\]\((?:\.\./)?((?:configs|benchmarks|tests|LICENSE|CITATION)[^)]*)\)"
+)
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -17,4 +19,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     text = OUTSIDE.sub(r"`\2`", markdown)
     for name, page in PAGES.items():
         text = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}", f"]({page}", text)
-    return text.replace("](docs/", "](")
+    return text.replace("](docs/", "](").replace("](first_steps.ipynb", "](first_steps.md")

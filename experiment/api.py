@@ -27,9 +27,10 @@ from ..wall.files import write_file
 from .config.config import Config
 from .config.own import OWN, large, own_settings
 from .config.settings import config_of
-from .data import ROWS, Data
-from .model import LABELS, Model, load
+from .data import LABELS, ROWS, Data
+from .model import Model, load
 from .run.run_folder import RunFolder
+from .shown import table
 from .train import owner_alone, train
 
 Settings = Mapping[str, Any]
@@ -55,11 +56,27 @@ def _kept(custody: Path) -> Path:
     return custody / ROWS
 
 
+def _temporary(
+    data: Data, custody: str | Path | None, console: Console
+) -> tuple[Path, str | Path | None]:
+    """(run_dir, custody) of a call that names none: always said, since a ledger is there."""
+    lines = [f"run_dir={str(data.scratch / 'run')!r}"]
+    if data.in_memory and data.private is not None and custody is None:
+        custody = data.scratch / "custody"
+        lines.append(
+            f"custody={str(custody)!r}, PRIVATE. Name both to continue in another program; another "
+            "custody of the same rows is another budget, and the epsilons add up"
+        )
+    console.warn(f"temporary folders: {', '.join(lines)}")
+    return data.scratch / "run", custody
+
+
 def fit(
     data: Data,
+    /,
     epsilon: float = 1.0,
     *,
-    run_dir: str | Path,
+    run_dir: str | Path | None = None,
     custody: str | Path | None = None,
     teachers: Sequence[str] = (),
     delta: float | None = None,
@@ -79,10 +96,11 @@ def fit(
         data: private, public and test rows.
         epsilon: what one record can change: whatever is released is at most e^epsilon times as
             likely with it as without it.
-        run_dir: folder for the results; public.
+        run_dir: folder for the results; public. A temporary one by default.
         custody: the custodian's directory, PRIVATE: the ledger of these records, and those of them
-            that are given in memory; needed for these. Beside the private rows by default. One
-            directory is one budget; the epsilons of two over the same records add up.
+            that are given in memory. Beside the private rows by default; for those in memory a
+            temporary one, where ``run_dir`` is left out, too. One directory is one budget; the
+            epsilons of two over the same records add up.
         teachers: URLs of custodians' services, who have the private rows: no private row is read
             here. Keys are in LABELWALL_KEY, separated by commas. ``epsilon`` must be enough for
             their plan, which has its delta, mechanism, rounds, score and periods.
@@ -98,8 +116,11 @@ def fit(
     Raises LabelwallError with one line, as the command line does: InvalidInput, MissingData,
     BudgetRefused, LedgerMismatch (another plan for the same directory).
     """
-    run_dir = place = Path(run_dir)
+    console = Console(quiet=quiet, loggers=loggers)
     with owner_alone():
+        if run_dir is None:
+            run_dir, custody = _temporary(data, custody, console)
+        run_dir = place = Path(run_dir)
         if teachers:
             settings = {"teacher": list(teachers), "mechanism": {"kind": AUTO}, **settings}
             place = run_dir / ROWS
@@ -114,21 +135,14 @@ def fit(
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         config = _configured(data, place, settings, not teachers, periods=periods, **budget)
-        train(config, run_dir, Console(quiet=quiet, loggers=loggers), isolate)
+        train(config, run_dir, console, isolate)
         write_file(run_dir / LABELS, data.label_type())
     return load(run_dir)
 
 
-class Shown:
-    """Shows its text in a notebook's cell, too."""
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
-
 @dataclass(frozen=True)
-class Price(Shown):
-    """What a run costs, from public facts alone; shows itself as a table.
+class Price:
+    """What a run costs, from public facts alone; prints as a table.
 
     ``fields``: as `labelwall plan --json` prints them.
     """
@@ -141,9 +155,16 @@ class Price(Shown):
     def __str__(self) -> str:
         return self.text
 
+    def _repr_html_(self) -> str:
+        known = {"epsilon": self.epsilon, "delta": f"{self.delta:g}"}
+        known |= {name: self.fields[name] for name in ("reason",) if name in self.fields}
+        style = "white-space: pre; overflow-x: auto"  # lines of a table are whole
+        return f'{table(known.items())}<pre style="{style}">{html.escape(self.text)}</pre>'
+
 
 def plan(
     data: Data,
+    /,
     epsilon: float = 1.0,
     *,
     delta: float | None = None,
@@ -200,8 +221,8 @@ def priced(
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
-    """Methods beside one another; shows itself as a table.
+class Comparison:
+    """Methods beside one another; prints as a table.
 
     ``rows``: a dict for each line, as comparison.json has them; ``path``: the folder, PRIVATE.
     """
@@ -214,9 +235,14 @@ class Comparison(Shown):
 
         return render(self.rows)
 
+    def _repr_html_(self) -> str:
+        lines = [line.strip("|").split("|") for line in str(self).splitlines() if line[:1] == "|"]
+        return table(lines[2:], lines[0])
+
 
 def compare(
     data: Data,
+    /,
     methods: Sequence[str] | None = None,
     epsilon: float | Sequence[float] = 1.0,
     *,
@@ -237,7 +263,7 @@ def compare(
             each kind by default.
         epsilon: one budget, or several.
         seeds: of the repetitions.
-        Others: as of ``fit``.
+        settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
     from .compare import compare as comparison

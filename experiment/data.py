@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,16 @@ from .frames import (
     texts,
     write_table,
 )
+from .shown import Shown
 
+LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
 ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
 PART = ".part"  # of what is not whole there, which a kill leaves
 PERSON = "person"  # the column of persons that are given beside texts or a frame
 
 
 @dataclass(frozen=True, repr=False)
-class Data:
+class Data(Shown):
     """Private rows with labels, public rows, and a labelled public test split, which may be left
     out: labelled public rows are held out then, where there are at least 125.
 
@@ -84,8 +86,24 @@ class Data:
             if same or (arrays and np.shares_memory(one, other)):
                 raise InvalidInput(second, f"other rows than {first}", "the same memory")
 
-    def __repr__(self) -> str:
-        return "Data(private=..., public=..., test=...)"
+    def facts(self) -> dict[str, object]:
+        """Public facts: of private rows the path, if they have one; not even their number."""
+        hidden = "elsewhere" if self.private is None else "in memory, never shown"
+        shown: dict[str, object] = {"private": hidden if self.in_memory else self.private}
+        for name in SPLITS[1:]:
+            if (given := getattr(self, name)) is not None:
+                rows = _rows_of(given)
+                shown[name] = given if isinstance(given, str | Path) else f"{len(rows)} rows"
+        known = {"label": self._label.get("label"), "classes": listed(self.names())}
+        known["protected"] = "persons" if self.person is not None else None
+        return shown | {name: value for name, value in known.items() if value}
+
+    @cached_property
+    def scratch(self) -> Path:
+        """A folder of its owner's alone, for calls that name none: of this object one, so that a
+        call once more is no other budget. It stays: it has the ledger.
+        """
+        return Path(mkdtemp(prefix="labelwall-"))
 
     @property
     def in_memory(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..wall.datasets import columns
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, extra
 
 Kind = Literal["number", "list", "text"]
 EXACT = 2**53  # whole numbers beyond it are rounded, as pandas does where one of them is missing
@@ -134,12 +134,9 @@ def kinds_of(table: Mapping[str, np.ndarray]) -> dict[str, Kind]:
 
 def write_table(table: Mapping[str, np.ndarray], path: Path) -> None:
     """A converted table as a parquet file. Raises MissingData."""
-    try:
+    with extra("tables", "data frames"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        text = "data frames need another package: pip install 'labelwall[tables]'."
-        raise MissingData(text) from error
     number, text = pyarrow.float64(), pyarrow.large_string()
     types = {"number": number, "list": pyarrow.list_(number), "text": text}
     stored = {k: pyarrow.array(table[k], types[kind]) for k, kind in kinds_of(table).items()}

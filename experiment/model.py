@@ -9,12 +9,12 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.datasets import readers
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, MissingData, listed
+from ..wall.guarantee import protected
 from ..wall.labels import code_of
-from .data import ROWS, Data
+from .data import LABELS, ROWS, Data
 from .frames import as_array, is_frame, read_frame, texts
-
-LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
+from .shown import Shown
 
 if TYPE_CHECKING:
     from ..student.results import Estimate
@@ -35,13 +35,14 @@ class Report:
         return f'<iframe srcdoc="{page}" width="100%" height="700"></iframe>'
 
 
-class Model:
+class Model(Shown):
     """A student, from the folder of a finished run or from its file. Using it costs no privacy.
 
     ``classes_``: the labels, in the order of ``predict_proba``'s columns: integers, floating
     numbers, truth values or texts, as ``fit`` was given them in memory; else int64 where all are
-    whole numbers, and texts; attributes' names. ``student``: the network with its
-    preprocessing (``student.module``, a torch module) and all that its file says.
+    whole numbers, bool where they are True and False, and texts; attributes' names. ``student``:
+    the network with its preprocessing (``student.module``, a torch module) and all that its file
+    says.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -50,16 +51,30 @@ class Model:
         self.path, self.student = Path(path), load_student(path)
         known, names = self.path / LABELS, self.student.classes
         kind = known.read_text() if known.is_file() else ""
-        kind = kind or ("int" if all(name.isdecimal() for name in names) else "str")
+        truths = {name.lower() for name in names} == {"true", "false"}
+        kind = kind or ("int" if all(name.isdecimal() for name in names) else "bool" * truths)
         self.classes_ = np.array(names)
         if kind == "bool" and self.student.info.labels.kind == "class":
-            self.classes_ = np.isin(names, ["1", "True"])
+            self.classes_ = np.array([name.lower() in ("1", "true") for name in names])
         elif kind in ("int", "float"):
             with suppress(ValueError):  # names of attributes
                 self.classes_ = self.classes_.astype(kind)
 
-    def __repr__(self) -> str:
-        return f"Model({self.student.info.backbone}, epsilon={self.epsilon_})"
+    def facts(self) -> dict[str, object]:
+        """What it is, how good, and what is promised."""
+        info, right = self.student.info, None
+        with suppress(MissingData):
+            right = self.summary.test_accuracy
+        known = {
+            "classes": listed(info.labels.names),
+            "test accuracy": None if right is None else f"{right:.2%}",
+            "epsilon": self.epsilon_,
+            "delta": f"{self.delta_:g}",
+            "protected": protected(info.privacy.unit),
+            "network": info.backbone,
+            "path": self.path,
+        }
+        return {name: value for name, value in known.items() if value not in (None, "")}
 
     @property
     def epsilon_(self) -> float | None:
@@ -143,7 +158,7 @@ class Model:
             code = code_of(self.student.classes)
             cells = texts(truth)
             if unknown := [text for text in cells if code(text) < 0]:
-                rule = f"labels of {', '.join(self.student.classes[:12])}"
+                rule = f"labels of {listed(self.student.classes)}"
                 raise InvalidInput("labels", rule, unknown[0])
             truth = np.array([*map(code, cells)])
         return float((predicted == truth).mean())
@@ -156,14 +171,21 @@ class Model:
 
     def _inputs(self, rows: Any) -> Any:
         if not is_frame(rows) or self.student.info.table is None:
+            if isinstance(rows, str | Path) and Path(rows).is_dir() and not self.student.info.table:
+                from .use.classify import image_paths
+
+                return image_paths([Path(rows)])
             if isinstance(rows, str | Path | np.ndarray):
                 return rows
             first = rows[0] if isinstance(rows, list) and rows else None
             if hasattr(first, "convert"):  # images of Pillow
                 self.student.read([])  # raises but for a student of images
-                side, *_, channels = self.student.info.input_shape
+                *size, channels = self.student.info.input_shape
                 white = self.student.info.white
-                images = [readers.pixels_of(row.copy(), side, channels, white) for row in rows]
+                images = [
+                    readers.pixels_of(row.copy(), (size[0], size[1]), channels, white)
+                    for row in rows
+                ]
                 return np.stack(images)
             return rows if isinstance(first, str | Path) else np.asarray(as_array(rows))
         plain = [c.name for c in self.student.info.table.columns if c.kind != "number"]
@@ -181,8 +203,11 @@ def load(path: str | Path) -> Model:
 def audit(ledger: str | Path, expect_head: str | None = None) -> Finding:
     """Recompute the certificate from a ledger file alone: ``epsilon``, ``problems``, ``render()``.
 
-    ``expect_head``: a hash (hex) that must stand in the chain. Raises MissingData.
+    ``ledger``: the file, or the folder of a run. ``expect_head``: a hash (hex) that must stand in
+    the chain. Raises MissingData.
     """
     from ..teacher.ledger.auditor import auditor
 
-    return auditor.audit(Path(ledger), expect_head=expect_head)
+    place = Path(ledger)
+    file = place / "ledger.sqlite" if place.is_dir() else place
+    return auditor.audit(file, expect_head=expect_head)

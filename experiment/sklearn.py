@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
+from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..wall.errors import InvalidInput
@@ -17,6 +17,8 @@ from .data import Data
 from .frames import cell_text, is_frame
 
 PUBLIC = "-1"  # the mark of a public row, as a text
+PIPELINE = "sklearn.pipeline"
+MAY_CLONE = ("sklearn.base", PIPELINE)  # for others, or once: each other module of it clones to fit
 
 
 class NotAllowed(InvalidInput, ValueError):
@@ -39,13 +41,15 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
     dropped. X: an array of numbers [n, d], images uint8, or a data frame.
 
     A call is one release, charged to ``custody``: the same rows resume it at no charge, others are
-    refused there. So what fits clones on parts of the rows (cross-validation, a grid search) is
-    refused; settings are chosen on public rows, free, by ``lw.plan``. Fit nothing before it in a
-    Pipeline: a scaler of all rows is a function of private ones that no budget pays for.
+    refused there. So what fits clones on parts of the rows (cross-validation, a grid search,
+    calibration, ensembles) is refused; settings are chosen on public rows, free, by ``lw.plan``.
+    A step before it in a Pipeline is refused if it is fitted: a scaler of all rows is a function of
+    private ones that no budget pays for. Fit none outside a Pipeline either, where nobody sees it.
 
     Args:
-        epsilon, delta, expected_records, custody: as of ``lw.fit``.
+        epsilon: as of ``lw.fit``, as are ``delta`` and ``expected_records``.
         classes: the public list of the labels, in order; required, since what occurs is private.
+        custody: the custodian's directory, PRIVATE.
         run_dir: folder for the results; CUSTODY.run when None.
         settings: settings by name, such as {"student": {"steps": 900}}.
 
@@ -69,6 +73,7 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Train on the public rows by what the private ones say. Raises as ``lw.fit``."""
         with _as_value_errors():
+            _require_unfitted_steps()
             _require_rows(X)
             if y is None or len(y) != len(X):
                 raise InvalidInput("y", "given: a label, or -1, for each row", None)
@@ -114,15 +119,35 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __sklearn_clone__(self) -> Self:
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals["__name__"] == "sklearn.base":
-            frame = frame.f_back
-        if frame.f_globals["__name__"].startswith("sklearn.model_selection"):
+        module = next((name for name, _ in _callers() if name not in MAY_CLONE), "")
+        if module.startswith("sklearn.") and not module.startswith("sklearn.utils"):
             rule = "fitted once, on all rows: each fold of cross-validation would be a release"
             cure = "lw.plan(lw.Data(...)) rehearses methods on labelled public rows, free."
-            raise NotAllowed("estimator", rule, "clones for parts of the rows", cure)
+            raise NotAllowed("estimator", rule, f"a clone, made by {module}", cure)
         clone: Self = super().__sklearn_clone__()
         return clone
+
+
+def _callers() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(the module, the local names) of each function that called this file's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if (name := frame.f_globals.get("__name__", "")) != __name__:
+            yield name, frame.f_locals
+
+
+def _require_unfitted_steps() -> None:
+    """Raises InvalidInput where a Pipeline calls whose earlier steps learn from all rows."""
+    pipelines = [
+        known["self"] for name, known in _callers() if name == PIPELINE and "self" in known
+    ]
+    for steps in (getattr(caller, "steps", ())[:-1] for caller in pipelines):
+        for step, made in steps:
+            if made not in (None, "passthrough") and get_tags(made).requires_fit:
+                rule = "without fitted steps before it: no budget pays for what they learn of rows"
+                cure = "Steps that learn nothing may stand there, such as Normalizer."
+                raise InvalidInput("pipeline", rule, step, cure)
 
 
 def _require_rows(rows: Any) -> None:

@@ -1,6 +1,7 @@
 """A run from its first step to its report, and the updates that its plan keeps a part for."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,11 +80,22 @@ def update(run_dir: Path, console: Console, isolate: bool = False) -> Summary:
 
 @contextmanager
 def owner_alone() -> Iterator[None]:
-    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
+    """A call from Python: files that are written meanwhile are their owner's alone, OSError is a
+    LabelwallError, and errors name arguments as Python does.
+    """
     before = os.umask(0o077)
     try:
         yield
+    except LabelwallError as error:
+        error.args = (in_python(str(error)),)
+        raise
     except OSError as error:
         raise LabelwallError(reason_of(error)) from error
     finally:
         os.umask(before)
+
+
+def in_python(text: str) -> str:
+    """What an error says of options, of Python's arguments: --epsilon 1 is epsilon=1."""
+    text = text.replace("--custodian_dir", "custody").replace("the same command", "the same call")
+    return re.sub(r"--([a-z_]+)(?: (?=[\d.]+))?", lambda m: m[1] + "=" * m[0].endswith(" "), text)

@@ -300,24 +300,27 @@ class StudentModel:
     def read(self, paths: Sequence[str]) -> readers.Images:
         """Image files as the student's inputs; one that can not be read is marked so.
 
-        Raises InvalidInput for a student of vectors, or of images that are not square.
+        Raises InvalidInput for a student of vectors.
         """
-        shape = self.info.input_shape
-        if len(shape) != 3 or shape[0] != shape[1]:
-            rule = "left out for this student, which takes rows of another shape than square images"
-            raise InvalidInput("images", rule, f"inputs of shape {list(shape)}")
-        return readers.read_images(Path(), paths, shape[0], shape[2], white=self.info.white)
+        if len(self.info.input_shape) != 3:
+            takes = "rows of a table" if self.info.table else "vectors"
+            cure = "`labelwall classify --vectors FILE` takes them."
+            raise InvalidInput("images", f"left out: this student takes {takes}", paths[:1], cure)
+        height, width, channels = self.info.input_shape
+        return readers.read_images(Path(), paths, (height, width), channels, white=self.info.white)
 
 
 def load(path: str | Path) -> StudentModel:
-    """The student of a run folder, or of a student.safetensors. Raises MissingData, InvalidInput.
+    """The student of a run folder, of a folder for the Hugging Face Hub, or of the file in one.
 
-    What a stranger's file says of itself takes no more memory than the file has.
+    Raises MissingData, InvalidInput. What a stranger's file says of itself takes no more memory
+    than the file has.
     """
     folder = Path(path)
-    file = folder / "student.safetensors" if folder.is_dir() else folder
+    named = [folder, *(folder / name for name in ("student.safetensors", "model.safetensors"))]
+    file = next((file for file in named if file.is_file()), folder)
     if not file.is_file():
-        rule = "the folder of a finished run, or a student.safetensors"
+        rule = "the folder of a finished run, a student.safetensors, or an exported folder"
         raise MissingData(f"`student` must be {rule}. Found {str(path)!r}.")
     if file.stat().st_size > MAX_BYTES:
         raise InvalidInput("student", f"a file of at most {MAX_BYTES} bytes", str(path))

@@ -13,10 +13,11 @@ from ..wall.guarantee import Unit
 from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
+from ..wall.questions import MatrixForm
 from .charging import Call
 from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
-from .mechanisms.ind_knn import EarlierAnswers, IndKnn
+from .mechanisms.ind_knn import EarlierAnswers
 from .mechanisms.registry import from_slot, space_of
 from .noise.entropy import Entropy
 from .private_rows import PrivateRows
@@ -189,7 +190,7 @@ class Teacher:
 
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
         """By slot; one file under an extractor, which all slots that use it share."""
-        reused = [isinstance(m, IndKnn) and m.reuse for m in self._mechanisms]
+        reused = [mechanism.reuses for mechanism in self._mechanisms]
         if not any(reused):
             return [None] * len(reused)
         path = self._rows.directory / f"answered-{spec.sha256()[:16]}.bin"
@@ -249,7 +250,7 @@ class Teacher:
             if identity in state.refused:
                 return NoisyCounts(None, receipt)
             counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-            return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
+            return NoisyCounts(counts.reshape(mechanism.query_form.rows, -1), receipt)
 
     def chargeable(self, call: Queries | Matrix) -> int:
         """How many distinct queries of a call would be charged now, up to the cap. Public."""
@@ -281,8 +282,7 @@ class Teacher:
             other = f"answers queries, not one for {form.matrix}"
             rule = f"of a mechanism that {f'counts by {kind}' if kind else other}"
             raise InvalidInput(f"{name}.slot", rule, slot)
-        if kind is None:
-            form.require(self._spec, dimensions)
+        form.require(self._spec, dimensions)
         if len(calls) > 1 and self.whole(slot):
             raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
         for call in calls:
@@ -292,6 +292,7 @@ class Teacher:
             expected: tuple[int, ...] = self._spec.input_shape
             rule, array = f"rows of shape {expected}", "queries.inputs"
             if isinstance(call, Matrix):
+                assert isinstance(form, MatrixForm)
                 expected = form.shape(dimensions, self._space.outputs)
                 rule = f"of shape {list(expected)}, as mechanism and extractor say"
                 array = f"{kind}.{call.array}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import OPTIONS, parse_cells
 from labelwall.experiment.config.config import Config
@@ -23,6 +24,7 @@ from tests.experiment.results import made_summary
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
+CONTRIBUTING = REPOSITORY / "CONTRIBUTING.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 GUIDE = REPOSITORY / "docs" / "guide.md"
 NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
@@ -70,13 +72,13 @@ def test_an_example_is_valid(line: str) -> None:
         assert parse(words, command, options=OPTIONS.get(command))[0].rounds
 
 
-def test_the_readmes_table_of_commands_is_complete() -> None:
-    assert re.findall(r"^\| `labelwall (\w+)` \|", README.read_text(), re.MULTILINE) == list(
-        pipeline.COMMANDS
-    )
+def test_the_methods_page_names_every_kind() -> None:
+    named = set(re.findall(r"`(\w+)`", (REPOSITORY / "docs" / "methods.md").read_text()))
+    assert {kind for kind in MECHANISMS if not kind.startswith("score")} - named == set()
 
 
 def test_the_result_stands_by_line_25() -> None:
+    assert len(README.read_text().splitlines()) <= 120
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
@@ -116,9 +118,19 @@ def names_of(kind: type, group: str) -> list[str]:
     return [name for name, _, _ in settings_of(kind, "mechanism." if group else "")]
 
 
+def test_the_site_has_the_public_names_and_warnings_fail() -> None:
+    page = (REPOSITORY / "docs" / "generate.py").read_text()
+    shown = set(re.findall(r'^    "([\w.]+)": \(', page, re.MULTILINE))
+    assert {f"{name}" for name in lw.__all__ if name[0].islower() and name != "sklearn"} <= shown
+    assert {"Data", "Model", "sklearn.LabelwallClassifier"} <= shown
+    target = (REPOSITORY / "Makefile").read_text().split("\ndocs:", 1)[1].split("\n\n")[0]
+    assert "--strict" in target
+    assert "--quiet" not in target  # which hides warnings from --strict
+
+
 def tree() -> list[Path]:
-    """Every path of the README's tree: names before a double space, below their folder."""
-    block = README.read_text().split("## The tree\n", 1)[1]
+    """Every path of the page's tree: names before a double space, below their folder."""
+    block = CONTRIBUTING.read_text().split("## The tree\n", 1)[1]
     found: list[Path] = []
     folders: list[tuple[int, Path]] = []
     for line in re.findall(r"^    ( *)(\S.*)$", block, re.MULTILINE):

@@ -3,7 +3,8 @@
 import difflib
 import errno
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -60,6 +61,18 @@ class Refused(LabelwallError):
         super().__init__(text)
 
 
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Raise MissingData if an import inside fails.
+
+    ``name``: the extra of pyproject.toml that installs it; ``what``: what needs it, in the plural.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingData(f"{what} need: pip install 'labelwall[{name}]' ({error}).") from error
+
+
 def reason_of(error: OSError) -> str:
     """What the machine refused, in one line."""
     named = f"{error.filename}: " if error.filename else ""
@@ -87,9 +100,14 @@ def listed(words: Iterable[object]) -> str:
 def require_known(name: str, given: Collection[str], known: Collection[str], what: str) -> None:
     """Raise InvalidInput where a setting names what is not ``known``; ``what`` these names are."""
     for unknown in (each for each in given if each not in known):
-        near = difflib.get_close_matches(unknown, known, n=1)
-        cure = f"Did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(name, f"{what}, of {listed(known)}", unknown, cure)
+        raise InvalidInput(name, f"{what}, of {listed(known)}", unknown, meant(unknown, known))
+
+
+def meant(unknown: str, known: Collection[str]) -> str:
+    """The question whether the nearest of the ``known`` names was meant; empty if none is near."""
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(unknown.lower(), names, n=1)
+    return f"Did you mean {names[near[0]]!r}?" if near else ""
 
 
 def shape_text(rows: np.ndarray) -> str:

@@ -85,22 +85,25 @@ class Answers:
     receipt: Receipt
 
 
-def join_answers(parts: Sequence[Answers]) -> Answers:
-    """The answers to a call's consecutive parts, and the sum of their receipts. What is left, and
-    the ledger's position, are those of the last part.
-    """
-    receipts = [part.receipt for part in parts]
-    charged = {name: sum(r.charged[name] for r in receipts) for name in receipts[0].charged}
-    receipt = replace(
+def join_receipts(receipts: Sequence[Receipt]) -> Receipt:
+    """The receipt of consecutive calls. What is left, and the ledger's position, are the last's."""
+    return replace(
         receipts[-1],
         asked=sum(r.asked for r in receipts),
         served=sum(r.served for r in receipts),
         reused=sum(r.reused for r in receipts),
-        charged=charged,
+        charged={name: sum(r.charged[name] for r in receipts) for name in receipts[0].charged},
         clique=max(r.clique for r in receipts),
     )
-    labels = np.concatenate([part.labels for part in parts])
-    return Answers(labels, np.concatenate([part.outcomes for part in parts]), receipt)
+
+
+def join_answers(parts: Sequence[Answers]) -> Answers:
+    """The answers to a call's consecutive parts, and the sum of their receipts."""
+    return Answers(
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.outcomes for part in parts]),
+        join_receipts([part.receipt for part in parts]),
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class ExtractorSpec:
     centred features are replaced by their k products with these columns before they are scaled.
     Empty: no projection.
     ``landmarks``: int8 [m, k] in C order: features of PUBLIC rows under this extractor, by whose
-    distances a mechanism sizes neighbourhoods (``QueryForm.landmarks``). Empty: none.
+    distances a mechanism sizes neighbourhoods (``RowForm.landmarks``). Empty: none.
     """
 
     backbone: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 from .errors import InvalidInput
 from .messages import ExtractorSpec
@@ -11,68 +12,141 @@ from .messages import ExtractorSpec
 LabelKind = Literal["class", "attributes", "value"]  # of label_kinds.py
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """Statistics of PUBLIC rows that a round's extractor gets: so many axes, or landmarks."""
+
+    kind: Literal["axes", "landmarks"]
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueryForm:
-    """What a query is: a public row, or a public matrix that all records are counted by.
+    """What a query is. Each kind of question has a class of its own, with the fields it needs."""
 
-    Cells (wall/matrices.py), ``centroids`` of them in a set (0: one for each class), serve all rows
-    in them: a record votes in its ``neighbours`` nearest, and a row adds the noisy counts of its
-    ``row_neighbours``. Weights, ``steps`` of them in a round, give a linear model of ``labels``, a
-    label space's kind. Either labels a row where the best class leads the next by more than
-    ``margin``, noisy votes or a probability. ``clip``: the mechanism's, which the model is fitted
-    with; ``axes``: principal axes of the public rows' features that it looks at, all features where
-    None.
+    matrix: ClassVar[Literal["cells", "weights"] | None]  # of wall/matrices.py; None: a row
 
-    ``landmarks``: public rows whose features the extractor holds, at most; 0 for none.
+    @property
+    def basis(self) -> Basis | None:
+        """What the extractor gets; None: features as they are."""
+        return None
 
-    ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
-    weights; None where the budget does not decide it yet. ``parts``: counts of cells are in
-    1 / ``parts`` votes. ``gain``: sums are of so many times the gradients, clipped.
-    """
-
-    centroids: int | None = None
-    row_neighbours: int = 1
-    margin: float = 0.0
-    noise: float | None = None
-    steps: int | None = None
-    clip: float = 1.0
-    labels: LabelKind = "class"
-    axes: int | None = None
-    parts: int = 1
-    gain: int = 1
-    landmarks: int = 0
-    neighbours: int = 1
+    @property
+    def rows(self) -> int:
+        """Rows of what is released for a query."""
+        return 1
 
     def require(self, spec: ExtractorSpec, dimensions: int) -> None:
-        """Raise InvalidInput where the extractor has no landmarks, or more than are allowed."""
+        """Raise InvalidInput if the extractor lacks what the question needs, or has too much."""
+
+    def summed(self, custodians: int) -> Self:
+        """The question with the noise of a sum over so many custodians, each of whom adds all."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowForm(QueryForm):
+    """A query is a public row.
+
+    ``landmarks``: public rows whose features the extractor holds, at most; 0 for none.
+    """
+
+    matrix = None
+    landmarks: int = 0
+
+    @property
+    def basis(self) -> Basis | None:
+        return Basis(kind="landmarks", count=self.landmarks) if self.landmarks else None
+
+    def require(self, spec: ExtractorSpec, dimensions: int) -> None:
         if self.landmarks and len(spec.landmark_rows(dimensions)) > self.landmarks:
             size = f"{len(spec.landmarks) // dimensions} rows"
             raise InvalidInput("extractor.landmarks", f"at most {self.landmarks} rows", size)
 
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixForm(QueryForm):
+    """A query is a public matrix that all records are counted by.
+
+    A row gets a label if the best class leads the next by more than ``margin``. ``noise``: the
+    scale of each number's noise, public; None if the budget does not decide it yet.
+    """
+
+    noise: float | None = None
+    margin: float = 0.0
+
     @property
-    def matrix(self) -> str | None:
-        """The kind of matrix (wall/matrices.py); None where a query is a row."""
-        if self.centroids is not None:
-            return "cells"
-        return None if self.steps is None else "weights"
+    def deviation(self) -> float:
+        """The scale of the noise, which the budget has decided."""
+        assert self.noise is not None
+        return self.noise
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         """The matrix's shape for features of ``dimensions`` and so many outputs."""
-        if self.centroids is None:
-            return dimensions + 1, outputs
+        raise NotImplementedError
+
+    def summed(self, custodians: int) -> Self:
+        return replace(self, noise=self.noise and self.noise * math.sqrt(custodians))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellsForm(MatrixForm):
+    """A query is a set of cells, which serve all rows in them.
+
+    A record votes in its ``neighbours`` nearest cells, and a row adds the noisy counts of its
+    ``row_neighbours``. ``centroids``: cells of a set; 0: one for each class. Counts are in 1 /
+    ``parts`` votes. ``noise`` and ``margin`` are in votes.
+    """
+
+    matrix = "cells"
+    centroids: int
+    row_neighbours: int = 1
+    parts: int = 1
+    neighbours: int = 1
+
+    @property
+    def rows(self) -> int:
+        return self.centroids or 1
+
+    def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         return self.centroids or outputs, dimensions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class SumsForm(MatrixForm):
+    """A query is weights of a linear model of ``labels``, and gets a noisy sum of gradients.
+
+    ``steps``: weights of a round, one after another; ``clip``: of the mechanism, with which the
+    model is fitted, too; ``axes``: principal axes of the public rows' features that the model looks
+    at, all features if None; ``gain``: sums are of so many times the gradients, clipped. ``noise``
+    is in sensitivities of a sum, ``margin`` a probability.
+    """
+
+    matrix = "weights"
+    steps: int
+    clip: float = 1.0
+    labels: LabelKind = "class"
+    axes: int | None = None
+    gain: int = 1
+
+    @property
+    def basis(self) -> Basis | None:
+        return None if self.axes is None else Basis(kind="axes", count=self.axes)
+
+    def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
+        return dimensions + 1, outputs
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scoring:
     """What a private score is asked by."""
 
     slot: int  # the entry of the plan that pays
-    form: QueryForm
+    form: CellsForm
     choose: bool  # whether it chooses among the rounds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """What asking and training need of a round."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...teacher.service.config import ServiceConfig
 from ...wall.console import Console
 from ...wall.datasets.sources import facts
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, extra
 from ...wall.labels import has_label
 from ..config.arguments import flag, option
 from ..config.config import Config
@@ -124,6 +124,12 @@ def run(args: Sequence[str]) -> int:
     return 0
 
 
+def demo(args: Sequence[str]) -> int:
+    """The quickstart: a run on 5,000 real MNIST images of a Python package, to runs/demo."""
+    config = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+    return run(["--config", str(config), "--run_dir", "runs/demo", *args])
+
+
 def plan(args: Sequence[str]) -> int:
     """Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads public
     data alone, and only where --mechanism.kind auto leaves the method to them.
@@ -158,6 +164,10 @@ def compare(args: Sequence[str]) -> int:
     """
     cells, out = parse_cells(args)
     from ...teacher.noise.entropy import SystemEntropy
+
+    with extra("compare", "comparisons"):
+        import matplotlib  # noqa: F401 - missed here, before anything is charged
+        import opacus  # noqa: F401
     from ..compare import compare as comparison
     from ..compare.table import render
 
@@ -188,7 +198,13 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
 
 
 def predict(args: Sequence[str]) -> int:
-    """Answer the rows of an npz file (array x) and write labels, receipt and ledger."""
+    """Answer the rows of an npz file (array x) and write labels, receipt and ledger. Spends budget;
+    a finished student labels rows by `labelwall classify`, at no charge.
+    """
+    if any(word.partition("=")[0] == "--student" for word in args):
+        rule = "left out: predict asks the private rows, and spends budget"
+        cure = "`labelwall classify --student DIR --vectors FILE --out FILE` labels by a student."
+        raise InvalidInput("student", rule, "--student", cure)
     config, rest = _parsed(predict, args)
     from ..plan.show import announce
 
@@ -216,7 +232,9 @@ def serve(args: Sequence[str]) -> int:
     announce(side, side, Console(quiet=rest.child))
     child_of = sys.stdin.readline().strip() if rest.child else None
     from ...teacher.noise.entropy import SystemEntropy
-    from ..run import serving
+
+    with extra("service", "services"):
+        from ..run import serving
 
     serving.serve(side, rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0

@@ -42,7 +42,7 @@ def audit(args: Sequence[str]) -> int:
     """
     options = {
         "ledger": option(
-            "ledger.sqlite of a run folder, or an export; with --empirical a run's configuration "
+            "a run folder, its ledger.sqlite, or an export; with --empirical a run's configuration "
             "(YAML), too",
             type=Path,
         ),
@@ -66,6 +66,8 @@ def audit(args: Sequence[str]) -> int:
         ),
     }
     parsed = _parsed(audit, args, options)
+    if parsed.ledger.is_dir():
+        parsed.ledger /= "ledger.sqlite"
     if parsed.empirical:
         return _attack(parsed)
     from ...teacher.ledger.auditor import auditor
@@ -231,6 +233,9 @@ def keys(args: Sequence[str]) -> int:
         "--expires": "ISO date or time (UTC) from which the key is not valid; never if left out",
     }
     parsed = _parsed(keys, args, options)
+    if not parsed.custodian_dir.is_dir():
+        rule = "a custodian's directory, which `labelwall serve` makes"
+        raise InvalidInput("custodian_dir", rule, str(parsed.custodian_dir))
     known = Keys(parsed.custodian_dir)
     if parsed.action == "list":
         print(render(known.listed()))

@@ -3,7 +3,6 @@
 A plan and its noise follow from them alone. Loads without torch, so that `plan` answers at once.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from ...wall.computing import Computing
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
-from ...wall.questions import QueryForm, Round, Scoring
+from ...wall.questions import CellsForm, Round, Scoring
 from .groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 
 MOST_ROUNDS = 1_000
@@ -223,7 +222,7 @@ class PrivateSide(Computing):
             mechanism, entry = solved.mechanism_of(number), self.rounds[within]
             if period:
                 mechanism = mechanism.noisier(self.budget.later_noise)
-            once, form = mechanism.once_a_round, self._summed(mechanism.query_form)
+            once, form = mechanism.once_a_round, mechanism.query_form.summed(self.custodians)
             paid, drawn = period * size + self.slots()[within], seed * 1000 + number
             asked = Round(
                 number=number,
@@ -239,10 +238,6 @@ class PrivateSide(Computing):
             rounds.append(asked)
         return rounds
 
-    def _summed(self, form: QueryForm) -> QueryForm:
-        """With the noise of the sum over all custodians, each of whom adds as much."""
-        return replace(form, noise=form.noise and form.noise * math.sqrt(self.custodians))
-
     @property
     def custodians(self) -> int:
         """How many are asked."""
@@ -256,8 +251,9 @@ class PrivateSide(Computing):
         score = mechanisms[-1].for_unit(self.privacy.unit)
         if period > 1:
             score = score.noisier(self.budget.later_noise)
-        form = self._summed(score.query_form)
-        return Scoring(period * len(mechanisms) - 1, form, self.evaluate.choose)
+        form, slot = score.query_form.summed(self.custodians), period * len(mechanisms) - 1
+        assert isinstance(form, CellsForm)
+        return Scoring(slot=slot, form=form, choose=self.evaluate.choose)
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:
         rounds = [

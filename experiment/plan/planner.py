@@ -30,6 +30,7 @@ from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
+from ...wall.questions import SumsForm
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 HALVED = 32  # candidates that are the best in one rehearsal, and are rehearsed more often
@@ -346,8 +347,9 @@ def _counting_first(goal: Goal, last: list[Choice[M]]) -> list[Choice[M]]:
         return last
     least = last[0].worth - 2 * last[0].spread * last[0].answered
     for place, choice in enumerate(last):
-        steps = choice.mechanism.query_form.steps or MANY_STEPS
-        if steps >= MANY_STEPS and choice.worth >= least:
+        form = choice.mechanism.query_form
+        few = isinstance(form, SumsForm) and form.steps < MANY_STEPS
+        if choice.worth >= least and not few:
             return [choice, *last[:place], *last[place + 1 :]]
     return last
 

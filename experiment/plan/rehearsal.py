@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...student.asking.ask_matrices import ask_matrices, cluster
+from ...student.asking.ask_cells import cluster
+from ...student.asking.ask_matrices import ask_matrices
 from ...student.asking.features import (
     MAX_ROWS,
     extractor_of_round,
@@ -20,6 +21,7 @@ from ...student.asking.features import (
     principal_axes,
     whitened,
 )
+from ...student.asking.matrix_round import MatrixRound
 from ...student.linear.labelled import Labelled as LabelledRows
 from ...student.linear.labelled import labelled
 from ...student.linear.shift_of_counts import compared
@@ -34,7 +36,7 @@ from ...wall.labels import has_truth
 from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
-from ...wall.questions import QueryForm, Round
+from ...wall.questions import CellsForm, QueryForm, Round, RowForm
 from .planner import Goal, Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 
@@ -152,7 +154,7 @@ class Rehearsal:
         False where that is unknown.
         """
         classes = self._task.num_classes
-        _, public, rows = self._seen(view.whiten, QueryForm())
+        _, public, rows = self._seen(view.whiten, RowForm())
         cells = min(CELLS_A_CLASS * classes, len(public) // ROWS_A_CELL)
         if self._task.labels.kind != "class" or self.labelled.public or cells <= classes:
             return False
@@ -192,16 +194,25 @@ class Rehearsal:
         records, labels = rows[~asked], self.labels[~asked]
         teacher = RehearsingTeacher(mechanism, records, labels, classes, length, self._records, rng)
         form, seed = mechanism.query_form, self.settings.seed * 1000 + 1
-        current = Round(1, 0, None, True, form, seed)
-        folder = self._folder(view, form.centroids)
+        current = Round(number=1, slot=0, queries=None, once=True, form=form, seed=seed)
         # What these rows tell is told without records, too.
         known = self._taught(view, form, fold) if self.settings.taught else None
-        answers, _ = ask_matrices(teacher.count, current, spec, folder, public, rows[asked], known)
+        answers, _ = ask_matrices(
+            MatrixRound(
+                count=teacher.count,
+                planned=current,
+                extractor=spec,
+                features=public,
+                rows=rows[asked],
+                known=known,
+                folder=self._folder(view, form),
+            )
+        )
         return np.flatnonzero(asked), answers.labels
 
     def _taught(self, view: View, form: QueryForm, fold: int) -> LabelledRows | None:
         """What the public labels of the other folds give alone."""
-        key = view.whiten, form.axes, fold
+        key = view.whiten, form.basis, fold
         if key not in self._alone and self.labelled.public:
             spec, _, rows = self._seen(view.whiten, form)
             length, others = unit_length(spec, rows.shape[1]), self._folds != fold
@@ -231,7 +242,7 @@ class Rehearsal:
 
     def _voters(self, whiten: int, form: QueryForm, fold: int) -> ScaledVoters:
         """The rows of the other folds before those of one."""
-        key = whiten, form.landmarks, fold
+        key = whiten, form.basis, fold
         if key not in self._voting:
             spec, _, rows = self._seen(whiten, form)
             asked, others = (
@@ -251,7 +262,7 @@ class Rehearsal:
 
     def _seen(self, whiten: int, form: QueryForm) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
         """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
-        key = whiten, form.axes, form.landmarks
+        key = whiten, form.basis
         if key not in self._known:
             plain = self.plain
             start = on_plain(self._task, plain[0], self._box, whiten)
@@ -261,11 +272,12 @@ class Rehearsal:
             self._known[key] = spec, public, rows
         return self._known[key]
 
-    def _folder(self, view: View, cells: int | None) -> Path | None:
+    def _folder(self, view: View, form: QueryForm) -> Path | None:
         """Where a round keeps its cells, which do not depend on the noise; sums are not kept."""
-        if cells is None:
+        if not isinstance(form, CellsForm):
             return None
-        folder = self._scratch / f"{view.features}-{view.whiten}-{cells}".replace("/", "_")
+        name = f"{view.features}-{view.whiten}-{form.centroids}"
+        folder = self._scratch / name.replace("/", "_")
         folder.mkdir(exist_ok=True)
         return folder
 

@@ -32,6 +32,7 @@ from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput, LedgerMismatch
 from ...wall.files import write_file
 from ...wall.progress import Progress
+from ...wall.questions import MatrixForm
 from ..config.config import Config
 from ..config.groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 from ..config.own import MIN_ROWS, SCORE
@@ -305,8 +306,9 @@ def _reserve(plan: Plan) -> float | None:
     periods have as much.
     """
     later = plan.periods - 1
-    first, last = (
-        from_slot(plan.slots[period * len(plan.slots) // plan.periods]).query_form.noise or 1.0
+    forms = (
+        from_slot(plan.slots[period * len(plan.slots) // plan.periods]).query_form
         for period in (0, later)
     )
+    first, last = (form.deviation if isinstance(form, MatrixForm) else 1.0 for form in forms)
     return round(later / ((last / first) ** 2 + later), 3) if first != last else None

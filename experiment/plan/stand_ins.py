@@ -206,6 +206,6 @@ class RehearsingTeacher:
             index, self.labels, self.classes, one, self.length, records=self.records, noise=noise
         )
         drawn = self.mechanism.draw(stage, voters, ["rehearsal"], noise)
-        rows = self.mechanism.query_form.centroids or 1
+        rows = self.mechanism.query_form.rows
         receipt = Receipt(1, 0, {stage: 1}, {stage: 0}, 0, "")
         return NoisyCounts(drawn.reshape(rows, -1), receipt)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ...student.asking.ask import ask
+from ...student.asking.asking_round import AskingRound
 from ...student.asking.features import PublicFeatures, extractor_of_round, first_extractor, whitened
 from ...student.asking.public_rows import PublicRows
 from ...student.settings import PublicSide
@@ -58,7 +59,7 @@ def predict(
     torch.set_num_threads(settings.threads)
     task, form = describe(side.data), side.mechanism_of(1).query_form
     asked = _rows(queries, task)
-    learns = settings.whiten or form.matrix or form.landmarks
+    learns = settings.whiten or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
     rows = {"public": public.inputs if public else asked, "asked": asked}
     features = PublicFeatures(settings, rows, console.progress)
@@ -96,7 +97,8 @@ def predict(
                 guess=settings.records(len(public.inputs)),
             )
             asking = watch.remaining
-            answers = ask(watch, known, asking, [], folder, console, "asked").answers
+            alone = AskingRound(public=known, planned=asking, results=[], folder=folder)
+            answers = ask(watch, alone, console, "asked").answers
         teacher.export(folder.ledger)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...student.asking.ask import Asked, ask, public_alone
 from ...student.asking.asking_features import choose_features, estimates, features_of, kept_round
+from ...student.asking.asking_round import AskingRound
 from ...student.asking.estimates import best_round
 from ...student.asking.features import digest
 from ...student.asking.public_rows import PublicRows
@@ -62,7 +63,9 @@ def run_rounds(
         features = (
             features_of(public, results[0], folder)
             if results
-            else choose_features(public, first, [], folder)
+            else choose_features(
+                AskingRound(public=public, planned=first, results=[], folder=folder)
+            )
         )
         if alone := public_alone(public, features.spec):
             console.say(alone)
@@ -78,7 +81,10 @@ def run_rounds(
         if warning := watch.warning():
             console.say(f"round {planned.number}: {warning}")
         with console.timed("asking"):
-            asked = ask(watch, public, watch.remaining, results, folder, console)
+            current = AskingRound(
+                public=public, planned=watch.remaining, results=results, folder=folder
+            )
+            asked = ask(watch, current, console)
         answers = asked.answers
         folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
         teacher.export(folder.ledger)

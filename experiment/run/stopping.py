@@ -40,7 +40,7 @@ from ...wall.messages import (
     Queries,
     join_answers,
 )
-from ...wall.questions import Round
+from ...wall.questions import CellsForm, Round, SumsForm
 from .custodians import Custodians
 from .run_folder import RunFolder
 
@@ -120,19 +120,20 @@ class Watch:
     @property
     def remaining(self) -> Round:
         """The round, with the sums that it has left after a stop."""
-        if not self.asked.form.steps:
+        form = self.asked.form
+        if not isinstance(form, SumsForm):
             return self.asked
-        steps = max(1, self.asked.form.steps - self.spent)
-        return replace(self.asked, form=replace(self.asked.form, steps=steps))
+        return replace(self.asked, form=replace(form, steps=max(1, form.steps - self.spent)))
 
     @property
     def _noise(self) -> float:
         """The deviation of a released number of records, of a round that asks by matrices."""
         form = self.asked.form
-        assert form.noise is not None
-        if form.centroids:
-            return form.noise * math.sqrt(form.centroids * self.space.outputs) / form.neighbours
-        return form.gain * form.noise * SENSITIVITY / COUNT
+        if isinstance(form, CellsForm):
+            counts = form.centroids * self.space.outputs
+            return form.deviation * math.sqrt(counts) / form.neighbours
+        assert isinstance(form, SumsForm)
+        return form.gain * form.deviation * SENSITIVITY / COUNT
 
     @property
     def _needed(self) -> int:
@@ -142,7 +143,8 @@ class Watch:
     @property
     def _hidden(self) -> bool:
         """Whether no counts of the round show them."""
-        return self._needed > max((self.remaining.form.steps or 1) - 1, 1)
+        form = self.remaining.form
+        return self._needed > max(form.steps - 1 if isinstance(form, SumsForm) else 0, 1)
 
     def warning(self) -> str:
         """What is said before anything is asked, where nothing can stop the round; else empty."""
@@ -169,20 +171,21 @@ class Watch:
         noisy = self.teacher.count(sent)
         if (counts := noisy.counts) is None:
             return noisy
-        records, unit = form.gain * float(counts[0, -1]) / COUNT, SENSITIVITY
-        if form.centroids:
+        if isinstance(form, CellsForm):
             counts, unit = np.roll(counts, -times, axis=0), form.parts
             records = float(counts.sum()) / (form.parts * form.neighbours)
+        else:
+            assert isinstance(form, SumsForm)
+            records, unit = form.gain * float(counts[0, -1]) / COUNT, SENSITIVITY
         seen[sent.entries.tobytes()] = records  # the same one again is no other release
         left, total = sum(noisy.receipt.left.values()), sum(seen.values())
         later = self.folder.round(self.asked.number) / f"weights_{len(seen) + 1}.npz"
         judged = len(seen) >= self._needed and left and not (self._hidden or later.exists())
         every = total + sum(s.records for s in self.stops if s.number == self.asked.number)
-        assert form.noise is not None
         shown = (
             total > SURE_COUNT * noise * math.sqrt(len(seen)),
             every > SURE_COUNT * noise * math.sqrt(len(seen) + self.spent),  # few rows, in the end
-            np.mean((counts / unit / form.noise) ** 2) > 1 + LOUD * math.sqrt(2 / counts.size),
+            np.mean((counts / unit / form.deviation) ** 2) > 1 + LOUD * math.sqrt(2 / counts.size),
         )
         if judged and not any(shown):
             deviation = noise / math.sqrt(len(seen))
@@ -205,18 +208,19 @@ class Watch:
         """
         form = self.asked.form
         told = any(stop.of_class for stop in self.stops) or len(self.seen) > 1
-        if told or self.shares is None or form.labels != "class" or form.gain != 1:
+        if told or self.shares is None:
             return ""
-        assert form.noise is not None
-        if form.centroids:
+        if isinstance(form, CellsForm):
             by_class = counts.sum(axis=0) / (form.parts * form.neighbours)
-            noise = form.noise * math.sqrt(form.centroids) / form.neighbours
-        elif self.extractor[0].backbone == "box":  # whose rows have any length
-            return ""
+            noise = form.deviation * math.sqrt(form.centroids) / form.neighbours
         else:
+            assert isinstance(form, SumsForm)
+            box = self.extractor[0].backbone == "box"  # whose rows have any length
+            if box or form.labels != "class" or form.gain != 1:
+                return ""
             length = unit_length(self.extractor[0], len(sent.entries) - 1)
             by_class, noise = records_by_class(counts[0], len(self.shares), form.clip, length)
-            noise *= form.noise
+            noise *= form.deviation
         usual = self.shares * max(0.0, by_class.sum())
         none = (usual >= EXPECTED * noise) & (by_class <= SURE_COUNT * noise)
         lacking = [f"{self.space.names[k]} (usually {usual[k]:.0f})" for k in np.flatnonzero(none)]

@@ -18,7 +18,6 @@ from ..run.run_folder import RunFolder
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability
 LARGEST = 1 << 29  # bytes of an array in an npz file, once it is unpacked
-COLUMNS = 12  # names of a table's columns that an error shows
 FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what a spreadsheet's formula begins with
 Classified = tuple[int, list[str]]  # rows that were answered; files that hold no readable image
 # The inputs of some rows, and which of these rows can be read
@@ -33,7 +32,7 @@ def classify_images(
     ``images``: files, and folders whose images are all taken, sorted. An unreadable file has a
     line without an answer. Raises MissingData, InvalidInput; then ``out`` is as it was.
     """
-    paths = _listed(images)
+    paths = image_paths(images)
 
     def read(part: slice) -> tuple[np.ndarray, np.ndarray]:
         decoded = student.read(paths[part])
@@ -85,7 +84,7 @@ def for_shares(
         if isinstance(rows, Path):
             table = reads_table(rows) and student.info.table is not None
             return student.for_shares(ESTIMATE, rows if table else _array(rows))
-        decoded = student.read(_listed(rows))
+        decoded = student.read(image_paths(rows))
         return student.for_shares(ESTIMATE, decoded.pixels[decoded.readable])
     names, rule = student.classes, "test, estimate, or a JSON file with a number for each class"
     if shares == "test":
@@ -180,8 +179,8 @@ def inert(cell: str) -> str:
     return cell
 
 
-def _listed(images: Sequence[Path]) -> list[str]:
-    """The image files that paths of files and folders name."""
+def image_paths(images: Sequence[Path]) -> list[str]:
+    """The image files that paths of files and folders name, those of a folder sorted."""
     files: list[str] = []
     for path in images:
         if path.is_dir():

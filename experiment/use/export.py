@@ -15,6 +15,7 @@ from ...wall.graphs import to_onnx
 from ...wall.messages import canonical_json
 from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
+from ..data import LABELS
 from ..report.report import card, read_run
 from .classify import writing
 
@@ -145,13 +146,15 @@ def timm_folder(student: StudentModel, out: Path) -> None:
 def huggingface_folder(student: StudentModel, run_dir: Path, out: Path) -> None:
     """A folder to upload to the Hub: weights, configuration, preprocessing and the model card.
 
-    `labelwall.student.model.load("FOLDER/model.safetensors")` loads it. Raises MissingData where
+    `labelwall.load("FOLDER")` loads it. Raises MissingData where
     ``run_dir`` is no finished run, which the card is about.
     """
     run = read_run(run_dir)
     out.mkdir()
     (out / "model.safetensors").write_bytes(pack(student.info, student.weights))
     (out / "README.md").write_text(card(run, file="model.safetensors"))
+    if (types := run_dir / LABELS).is_file():
+        (out / LABELS).write_bytes(types.read_bytes())
     _write(out / "config.json", _config(student.info))
     if len(student.info.input_shape) == 3:
         _write(out / "preprocessor_config.json", _preprocessor(student.info))

@@ -1,8 +1,6 @@
 """A round's questions: about which public rows, by which features, and what comes back."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,12 +9,13 @@ from ...wall.console import Console
 from ...wall.errors import listed
 from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ...wall.questions import Round
-from ..results import UNKNOWN, Estimate, RoundResult
-from ..round_files import CLASSIFIER, COUNTED, RoundFiles
-from .ask_matrices import ask_matrices, axes_by_count
-from .asking_features import AskingFeatures, choose_features, features_on_axes, kept_round, repeats
+from ..results import UNKNOWN, Estimate
+from .ask_matrices import ask_matrices
+from .asking_features import AskingFeatures, choose_features, last_classifier
+from .asking_round import AskingRound
+from .counted_axes import on_counted_axes
 from .estimates import FOREIGN
+from .matrix_round import MatrixRound
 from .public_rows import PublicRows
 from .query_selection import choose_queries
 
@@ -48,22 +47,16 @@ def public_alone(public: PublicRows, extractor: ExtractorSpec) -> str | None:
 
 
 def ask(
-    teacher: Answering,
-    public: PublicRows,
-    planned: Round,
-    results: Sequence[RoundResult],
-    folder: RoundFiles,
-    console: Console,
-    others: str | None = None,
+    teacher: Answering, current: AskingRound, console: Console, others: str | None = None
 ) -> Asked:
     """Choose the round's queries, and ask the teacher.
 
-    ``results``: of all earlier rounds. ``others``: the name of the rows that answers by matrices
-    label, the queries where it is None.
+    ``others``: the name of the rows that answers by matrices label; None: the queries.
     """
+    public, planned = current.public, current.planned
     name, count = f"round {planned.number}", planned.queries or len(public.data.inputs)
-    features = choose_features(public, planned, results, folder)
-    rows = _choose(public, planned, features.spec, folder, count)
+    features = choose_features(current)
+    rows = _choose(current, features.spec, count)
     if len(rows) < count:
         console.say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     console.say(f"{name}: asking {len(rows)} queries with {features.spec.backbone} features")
@@ -72,63 +65,23 @@ def ask(
     if planned.form.matrix is None:
         answers = teacher.answer(Queries(public.data.inputs[rows], slot=planned.slot))
         return Asked(answers=answers, rows=rows, features=features, estimate=None)
-    if planned.periods == 1 and not repeats(planned, results):  # later records want other axes
-        planned, features = _by_count(teacher, public, planned, results, features, folder, console)
+    if planned.periods == 1 and not current.repeats:  # later records want other axes
+        planned, features = on_counted_axes(teacher, current, features, console)
     extractor, quantised = features.spec, public.features.quantised
-    answers, estimate = ask_matrices(
-        teacher.count,
-        planned,
-        extractor,
-        folder.round(planned.number),
-        quantised(extractor)[rows],
-        None if others is None else quantised(extractor, others),
-        public.labelled(extractor),
-        _last_classifier(planned, results, folder),
+    asked = MatrixRound(
+        count=teacher.count,
+        planned=planned,
+        extractor=extractor,
+        features=quantised(extractor)[rows],
+        rows=None if others is None else quantised(extractor, others),
+        known=public.labelled(extractor),
+        last=last_classifier(current),
+        folder=current.path,
     )
+    answers, estimate = ask_matrices(asked)
     for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
     return Asked(answers=answers, rows=rows, features=features, estimate=estimate)
-
-
-def _last_classifier(
-    planned: Round, results: Sequence[RoundResult], folder: RoundFiles
-) -> Path | None:
-    """The file of an earlier classifier of the same features, which is averaged with the round's
-    own; None where there is none.
-    """
-    if not results or (results[0].period == planned.period and not repeats(planned, results)):
-        return None
-    first_of_period = results[-1].period < planned.period
-    number = kept_round(results) if first_of_period else len(results)
-    return folder.round(number) / CLASSIFIER
-
-
-def _by_count(
-    teacher: Answering,
-    public: PublicRows,
-    planned: Round,
-    results: Sequence[RoundResult],
-    features: AskingFeatures,
-    folder: RoundFiles,
-    console: Console,
-) -> tuple[Round, AskingFeatures]:
-    """The round and its features, after its first sum has counted the records."""
-    file = f"round_{planned.number}/{COUNTED}"
-    if not (folder.path / file).exists():
-        guess, extractor = public.settings.records(len(public.data.inputs)), features.spec
-        plain = public.features.plain(extractor)
-        axes = axes_by_count(teacher.count, planned, extractor, guess, plain)
-        if axes is None:
-            return planned, features
-        kept = public.features.quantised(extractor).shape[1]
-        console.say(
-            f"round {planned.number}: there are not about {guess} records (expected_records), so "
-            f"{axes} axes are asked about instead of {kept}"
-        )
-        features = features_on_axes(public, planned, results, folder, axes, file)
-        teacher.use_extractor(features.spec)
-    steps = (planned.form.steps or 1) - 1  # the first sum was spent on other axes
-    return replace(planned, form=replace(planned.form, steps=steps)), features
 
 
 def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
@@ -153,10 +106,9 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     return remarks
 
 
-def _choose(
-    public: PublicRows, planned: Round, extractor: ExtractorSpec, folder: RoundFiles, count: int
-) -> np.ndarray:
+def _choose(current: AskingRound, extractor: ExtractorSpec, count: int) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
+    public, planned = current.public, current.planned
     status, features = np.zeros(len(public.data.inputs), dtype=np.uint8), None
     if planned.once:  # it may ask all rows again
         rows = choose_queries(public.settings.seed, planned.number, status, count)
@@ -165,6 +117,6 @@ def _choose(
     if public.settings.choice == "typical":
         features = public.features.quantised(extractor).astype(np.float32)
     for earlier in range(1, planned.number):
-        rows, labels, _ = folder.load_answers(earlier)
+        rows, labels, _ = current.folder.load_answers(earlier)
         status[rows] = np.maximum(status[rows], np.where(has_label(labels), 2, 1))
     return choose_queries(public.settings.seed, planned.number, status, count, features)

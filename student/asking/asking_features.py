@@ -1,12 +1,14 @@
 """The features that a round asks with, which follow from the plan and from earlier results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
-from ...wall.questions import Round
+from ...wall.questions import QueryForm
 from ..results import Estimate, RoundResult
-from ..round_files import COUNTED, FEATURES, RoundFiles
+from ..round_files import CLASSIFIER, FEATURES, RoundFiles
+from .asking_round import AskingRound
 from .estimates import best_round
 from .features import extractor_of_round, whitened
 from .public_rows import PublicRows
@@ -31,50 +33,44 @@ def kept_round(results: Sequence[RoundResult]) -> int:
     return best_round(estimates(results, results[-1].period))
 
 
-def repeats(planned: Round, results: Sequence[RoundResult]) -> bool:
-    """Whether a round asks for sums as the one before did, whose classifier is then averaged with
-    its own: the features are the same where no student was trained in between.
-    """
-    return planned.as_before and not results[-1].taught
+def last_classifier(current: AskingRound) -> Path | None:
+    """The file of an earlier classifier of the round's features, to average with its own."""
+    results, folder = current.results, current.folder
+    if current.repeats:
+        return folder.round(len(results)) / CLASSIFIER
+    if not results or results[0].period == current.planned.period:
+        return None
+    first_of_period = results[-1].period < current.planned.period
+    return folder.round(kept_round(results) if first_of_period else len(results)) / CLASSIFIER
 
 
-def choose_features(
-    public: PublicRows, planned: Round, results: Sequence[RoundResult], folder: RoundFiles
-) -> AskingFeatures:
-    """The features that a round asks with. ``results``: of all earlier rounds.
+def choose_features(current: AskingRound) -> AskingFeatures:
+    """The features that a round asks with.
 
     A later period asks with the features of the round that the period before kept. Features on
     axes are stored: they follow from public rows, but their last digit may depend on the machine.
     """
-    before = [result for result in results if result.period < planned.period]
+    results, folder, form = current.results, current.folder, current.planned.form
+    before = [result for result in results if result.period < current.planned.period]
     if before:
-        return features_of(public, before[kept_round(before) - 1], folder)
-    if repeats(planned, results):
-        return features_of(public, results[-1], folder)
-    form = planned.form
-    if form.axes is None and not form.landmarks:
-        return _plain_features(public, planned, results, folder)
-    counted = f"round_{planned.number}/{COUNTED}"
-    file = counted if (folder.path / counted).exists() else f"round_{planned.number}/{FEATURES}"
-    return features_on_axes(public, planned, results, folder, form.axes, file)
+        return features_of(current.public, before[kept_round(before) - 1], folder)
+    if current.repeats:
+        return features_of(current.public, results[-1], folder)
+    if form.basis is None:
+        return _plain_features(current)
+    is_counted = (folder.path / current.counted).exists()
+    own = f"round_{current.planned.number}/{FEATURES}"
+    return features_as_asked(current, form, current.counted if is_counted else own)
 
 
-def features_on_axes(
-    public: PublicRows,
-    planned: Round,
-    results: Sequence[RoundResult],
-    folder: RoundFiles,
-    axes: int | None,
-    file: str,
-) -> AskingFeatures:
-    """A round's features on so many principal axes of the public rows, stored in ``file``."""
-    plain = _plain_features(public, planned, results, folder)
-    form = replace(planned.form, axes=axes)
+def features_as_asked(current: AskingRound, form: QueryForm, file: str) -> AskingFeatures:
+    """A round's features with the axes or landmarks that the ``form`` needs, stored in ``file``."""
+    plain = _plain_features(current)
 
     def build() -> ExtractorSpec:
-        return extractor_of_round(plain.spec, form, public.features.plain)
+        return extractor_of_round(plain.spec, form, current.public.features.plain)
 
-    return AskingFeatures(spec=folder.features(file, build), file=file, of=plain.of)
+    return AskingFeatures(spec=current.folder.features(file, build), file=file, of=plain.of)
 
 
 def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> AskingFeatures:
@@ -83,15 +79,14 @@ def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> 
     return AskingFeatures(spec=spec, file=result.features, of=result.features_of)
 
 
-def _plain_features(
-    public: PublicRows, planned: Round, results: Sequence[RoundResult], folder: RoundFiles
-) -> AskingFeatures:
+def _plain_features(current: AskingRound) -> AskingFeatures:
     """Features before axes: those of the previous round's student, or what the best round asked
     with if the previous round's own features made its labels worse.
     """
+    public, results, folder = current.public, current.results, current.folder
     student = 0
     if results:
-        kept = best_round(estimates(results, planned.period))
+        kept = best_round(estimates(results, current.planned.period))
         own = kept == len(results) and results[-1].taught
         student = kept if own else results[kept - 1].features_of
     if student:

@@ -4,12 +4,16 @@ Neither private rows nor test labels enter, so it costs nothing.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
+from ...wall.questions import CellsForm, SumsForm
 from ..held_out import Cleaned
+from ..linear.measure import MAX_ROWS
+from ..linear.model import LinearModel
 from ..results import AGREEMENT, COUNTS, MOMENTS, PROBABILITIES, UNKNOWN, Estimate
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
@@ -20,6 +24,11 @@ HIDDEN = "the noise hides how sure labels may be"
 RARE_CLASS = "public rows may have more of a class with few records than is seen"
 FOREIGN = "no shares of the classes explain the private rows by the public ones, which differ"
 
+FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
+# Public rows may have more of a class with fewer than so many times FEW, and than this part of its
+# equal share, unseen. Chosen on docstrings at epsilon 0.25 to 1.
+UNSEEN, RARE = 2.0, 0.3
+LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
 # Of labels by counts that are not above their noise: there may be no records at all.
 NOTHING_KNOWN = Estimate(0.0, 1.0, UNKNOWN)
@@ -53,7 +62,7 @@ def by_counts(
         scores.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
     share = min(1.0, max(0.0, float(np.mean(scores))))
     error = math.hypot(common * math.sqrt(2 * len(counts)) / votes, _chance(share, votes))
-    return Estimate(share, error, COUNTS)
+    return Estimate(share, error, COUNTS, HIDDEN if error > MOST_ERROR else "")
 
 
 def _chance(share: float, rows: float) -> float:
@@ -77,6 +86,56 @@ def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
     ``deviation``: of the noise on ``explained``.
     """
     return Estimate(explained, math.hypot(deviation, explained * math.sqrt(2 / rows)), MOMENTS)
+
+
+def by_model(model: LinearModel, form: SumsForm, features: np.ndarray) -> Estimate:
+    """The estimate of a linear model's labels of these PUBLIC ``features``, int8 [n, d]."""
+    if not model.some_records:
+        return NOTHING_KNOWN
+    if model.explained is not None:
+        explained, deviation = model.explained
+        return by_moments(explained, deviation, min(len(features), MAX_ROWS))
+    predicted, doubt = model.says(features), model.doubt
+    sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
+    span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
+    estimate = at_least(by_probabilities(sure[0], span), model.known)
+    if model.shares is None:
+        return estimate
+    # Less than FEW deviations of the noise that one step with the whole budget would have
+    private, fewest = model.shares.private, FEW * form.deviation / math.sqrt(form.steps)
+    records = private * model.records[0]
+    few = {str(k): round(records[k]) for k in np.flatnonzero(records < fewest)}
+    unseen = (records < UNSEEN * fewest) & (private * len(private) < RARE)
+    if unseen.any():
+        estimate = replace(estimate, why=RARE_CLASS)
+    return noted(estimate, few=few, foreign=model.shares.foreign)
+
+
+def at_least(estimate: Estimate, right: float) -> Estimate:
+    """The estimate, but at least ``right``: the cross-validated accuracy of public labels alone.
+
+    Answers hardly fall below it. 0: that accuracy is unknown.
+    """
+    if right and (estimate.why or right > estimate.right):
+        return replace(estimate, right=right, why="")
+    return estimate
+
+
+def noted(estimate: Estimate, *, few: dict[str, int], foreign: bool) -> Estimate:
+    """The estimate with classes of ``few`` records, and whether public rows are ``foreign``."""
+    return replace(estimate, few=few, why=FOREIGN if foreign else estimate.why)
+
+
+def few_votes(votes: np.ndarray, form: CellsForm) -> dict[str, int]:
+    """Classes whose votes on a row would not be above their noise: about how many records vote.
+
+    ``votes``: float64 [m, c], of which an equal part of the cells is taken for each class's.
+    """
+    total = votes.sum(axis=0)
+    on_row = total * votes.shape[1] / len(votes) * math.sqrt(form.row_neighbours)
+    records = total.clip(0) / form.neighbours
+    few = np.flatnonzero(on_row < LEAST_VOTES * form.deviation)
+    return {str(k): round(records[k]) for k in few}
 
 
 def by_agreement(cleaned: Cleaned) -> Estimate | None:

@@ -196,18 +196,16 @@ def whitened(spec: ExtractorSpec, count: int, plain: Plain) -> ExtractorSpec:
     return _on_axes(spec, center, axes)
 
 
-def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> ExtractorSpec:
-    """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for,
-    and with the features of public rows that it asks for.
-    """
-    if asks.landmarks:
-        known = plain(spec)  # of them, some at equal distances in their order
-        places = np.linspace(0, len(known) - 1, min(asks.landmarks, len(known))).astype(np.int64)
+def extractor_of_round(spec: ExtractorSpec, form: QueryForm, plain: Plain) -> ExtractorSpec:
+    """The features that a round asks with: ``spec`` and what the ``form`` needs of public rows."""
+    if (basis := form.basis) is None:
+        return spec
+    known = plain(spec)
+    if basis.kind == "landmarks":  # some rows, at equal distances in their order
+        places = np.linspace(0, len(known) - 1, min(basis.count, len(known))).astype(np.int64)
         rows, finite = quantised(spec, known[places])
         return replace(spec, landmarks=rows[finite].tobytes())
-    if asks.axes is None:
-        return spec
-    center, axes = principal_axes(plain(spec)[:MAX_ROWS], asks.axes, linear_power)
+    center, axes = principal_axes(known[:MAX_ROWS], basis.count, linear_power)
     if not axes.size:
         raise InvalidInput("public rows", "at least 2, of different features", "no spread")
     return _on_axes(spec, center, axes)

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...wall.errors import LabelwallError, MissingData
+from ...wall.errors import LabelwallError, extra
 from .config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
 
 BOUNDS: tuple[float, float] | None = (-1.0, 1.0)  # of every feature, by quantisation
@@ -125,13 +125,8 @@ def _parts(
 
 def require_diffprivlib() -> ModuleType:
     """Import diffprivlib, an extra that supports scikit-learn up to 1.7. Raises MissingData."""
-    try:
+    with extra("compare", "dp_logistic_regression, dp_naive_bayes and dp_forest"):
         import diffprivlib.models
-    except ImportError as error:
-        raise MissingData(
-            "the baselines dp_logistic_regression, dp_naive_bayes and dp_forest need diffprivlib "
-            "and scikit-learn below 1.8: pip install 'labelwall[compare]'."
-        ) from error
     return diffprivlib  # type: ignore[no-any-return]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from ...wall.errors import LedgerMismatch, MissingData
+from ...wall.errors import LedgerMismatch, extra
 from .url import LedgerUrl, Place
 
 Work = Callable[[sa.Connection], None]
@@ -194,7 +194,7 @@ class PostgresSchema(Database):
             database=url.database,
             query=query,
         )
-        try:
+        with extra("postgresql", "ledgers on a server"):
             self._engine = sa.create_engine(
                 address,
                 poolclass=sa.pool.NullPool,
@@ -203,10 +203,6 @@ class PostgresSchema(Database):
                 use_native_hstore=False,
                 connect_args=CONNECT,
             )
-        except ModuleNotFoundError as error:
-            raise MissingData(
-                "a `postgresql://` address needs psycopg: pip install 'labelwall[postgresql]'."
-            ) from error
 
     def create(self, work: Work) -> None:
         with self._failures(), self._engine.begin() as connection:

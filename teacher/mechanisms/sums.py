@@ -12,7 +12,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
-from ...wall.questions import QueryForm
+from ...wall.questions import CellsForm, SumsForm
 from ..accounting.plan import Release
 from .base import Mechanism
 from .fields import count, more_noise, noise_scale, param
@@ -128,13 +128,14 @@ class Score(Histogram):
 
     kind: Literal["score"] = "score"
     updated = True
+    scores = True
 
     stages = ("score",)
     sensitivity = 1.0
 
     @property
-    def query_form(self) -> QueryForm:
-        return QueryForm(centroids=0, noise=self.sigma, parts=self.grid)
+    def query_form(self) -> CellsForm:
+        return CellsForm(centroids=0, noise=self.sigma, parts=self.grid)
 
     def tally(self, voters: Voters) -> np.ndarray:
         """Right predictions by output, then wrong ones: int64 [n_queries, 2 * outputs]."""
@@ -211,9 +212,15 @@ class ReverseKnn(Histogram):
         return math.sqrt(self.neighbours)
 
     @property
-    def query_form(self) -> QueryForm:
-        form = QueryForm(self.centroids, self.row_neighbours, self.margin, self.sigma)
-        return replace(form, parts=self.grid, neighbours=self.neighbours)
+    def query_form(self) -> CellsForm:
+        return CellsForm(
+            centroids=self.centroids,
+            row_neighbours=self.row_neighbours,
+            margin=self.margin,
+            noise=self.sigma,
+            parts=self.grid,
+            neighbours=self.neighbours,
+        )
 
     def tally(self, voters: Voters) -> np.ndarray:
         """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""
@@ -262,6 +269,7 @@ class LinearSums(NoisySum):
     )
 
     stages = (SUM,)
+    leaves_classifier = True
     noise_field = "noise_multiplier"
     # Averages of many rows are shorter than single gradients; with more than 2 the count of the
     # records becomes uncertain.
@@ -270,8 +278,8 @@ class LinearSums(NoisySum):
     grid = SENSITIVITY
 
     @property
-    def query_form(self) -> QueryForm:
-        return QueryForm(
+    def query_form(self) -> SumsForm:
+        return SumsForm(
             noise=self.noise_multiplier,
             steps=self.steps,
             clip=self.clip,
@@ -280,6 +288,10 @@ class LinearSums(NoisySum):
             gain=self.gain or 1,
             margin=vars(self).get("margin", 0.0),
         )
+
+    @property
+    def charges_a_round(self) -> int:
+        return self.steps
 
     def tally(self, voters: Voters) -> np.ndarray:
         """Sums of gradients: int64 [n_queries, (d + 1) * outputs + 1]."""

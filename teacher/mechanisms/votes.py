@@ -16,7 +16,7 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import Value
-from ...wall.questions import QueryForm
+from ...wall.questions import RowForm
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from .base import Mechanism
@@ -188,6 +188,8 @@ class SampledVotes(Votes):
     sample_rate: float = sampling(0.15)
     screen_ratio: float = ratio()
 
+    sampled = True
+
     @abstractmethod
     def expected_votes(self, records: int) -> float:
         """Voters of a query, a mean, of so many records."""
@@ -244,8 +246,8 @@ class PrivateRadius(SampledVotes):
     limit = ""
 
     @property
-    def query_form(self) -> QueryForm:
-        return QueryForm(landmarks=LANDMARKS)
+    def query_form(self) -> RowForm:
+        return RowForm(landmarks=LANDMARKS)
 
     @property
     def max_votes(self) -> int:

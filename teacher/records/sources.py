@@ -213,19 +213,27 @@ def _blocks(
     elif config.source == "table":
         total, read = _table(config, task, unit)
     else:
-        total, read = _published(config, task, progress)
+        total, read = _published(config, task, unit, progress)
     firsts = [start] if size is None else range(start, total, size)
     for first in firsts:
         stop = total if size is None else min(first + size, total)
         yield stop, total, read(slice(first, stop))
 
 
-def _published(config: DataConfig, task: Task, progress: TaskProgress) -> tuple[int, Read]:
+def _published(
+    config: DataConfig, task: Task, unit: Unit, progress: TaskProgress
+) -> tuple[int, Read]:
     rows = PUBLISHED[config.source].private_rows(config)
 
     def read(part: slice) -> Ingested:
-        pixels, readable = rows.images(part, config.image_size, progress)
-        return _judged(task, pixels, rows.labels[part], rows.ids[part], {UNREADABLE: ~readable})
+        pixels, readable = rows.images(part, task.input_shape, progress)
+        ids, persons = rows.ids[part], None
+        if unit == "person":
+            assert rows.persons is not None  # PrivateSide refuses other sets
+            persons = codes_of(rows.persons[part])
+            ids = row_ids(persons, ids)
+        faults = {UNREADABLE: ~readable}
+        return _judged(task, pixels, rows.labels[part], ids, faults, persons)
 
     return len(rows.ids), read
 
@@ -238,7 +246,7 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
     def read(part: slice) -> Ingested:
         chosen = paths[part]
         size, channels = config.image_size, config.channels
-        images = readers.read_images(root, chosen, size, channels, progress, config.white)
+        images = readers.read_images(root, chosen, (size, size), channels, progress, config.white)
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
         ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)

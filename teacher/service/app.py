@@ -46,7 +46,6 @@ from .service import Service
 Log = Callable[..., None]
 UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
-PAUSE = 0.005  # seconds between the requests of strangers
 MAX_CHANGES = 20  # changes of the records on the page
 FOLDER = Path(__file__).parent
 STYLE = (FOLDER / "page.css").read_text()
@@ -238,40 +237,33 @@ class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
     A client that goes away before its request is complete is no failure: it has status 499.
-    Requests of connections without a valid key begin one after the other, at least PAUSE apart, so
-    that a crowd of strangers leaves time for the others.
+    A connection without a valid key is closed after one reply.
     """
 
     def __init__(self, app: ASGIApp, requests: prometheus_client.Counter, log: Log) -> None:
         self._app, self._requests, self._log = app, requests, log
-        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         status = 0
+        connection: Connection | None = scope.get("state", {}).get("connection")
 
         async def observed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if connection is not None and not connection.admitted:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        connection: Connection | None = scope.get("state", {}).get("connection")
         try:
-            if connection is not None and not connection.admitted:
-                connection.waiting = asyncio.current_task()
-                async with self._turn:
-                    await asyncio.sleep(PAUSE)
-                connection.waiting = None
             await self._app(scope, receive, observed)
         except ClientDisconnect:
             status = 499
         except asyncio.CancelledError:
-            if connection is not None and connection.fileno() < 0:
-                status = 499
-            elif not status:  # the time for the last requests is over
+            if not status:  # the time for the last requests is over
                 await response(refused("shutting_down"))(scope, receive, observed)
         except Exception:
             scope["app"].state.service.shared.report()

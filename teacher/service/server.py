@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -25,6 +26,7 @@ from .replies import refused
 
 CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
 BACKLOG, ACCEPTED = 2048, 1  # connections that wait, and that are accepted in one turn
+PAUSE = 0.005  # seconds between the turns of new connections
 HEAD_SECONDS = 10.0  # for the headers of a request
 HEAD_LINES, HEAD_BYTES = 100, 16 << 10  # of the headers of a request
 READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
@@ -99,6 +101,8 @@ class ConnectionLimits:
     one, which is closed where there is none: a valid key is the only way to keep a place. One
     analyst has at most a quarter of all places for requests at the same time, and analysts together
     leave an eighth to custodians. Used by the event loop's thread alone.
+
+    A new connection is not read before its ``turns``.
     """
 
     def __init__(self, by_address: int) -> None:
@@ -107,6 +111,7 @@ class ConnectionLimits:
         if descriptors != resource.RLIM_INFINITY:
             self._limit = min(CONNECTIONS, max(8, descriptors // 2))
         self.open: dict[Peer, Connection] = {}  # the oldest first
+        self.turns = Turns()
         self._at_work: Counter[Peer | None] = Counter()
         self._asking: Counter[str | None] = Counter()  # requests by analyst
 
@@ -127,6 +132,7 @@ class ConnectionLimits:
         return True
 
     def leave(self, connection: "Connection") -> None:
+        self.turns.leave(connection)
         if self.open.get(connection.peer) is connection:
             del self.open[connection.peer]
 
@@ -147,15 +153,41 @@ class ConnectionLimits:
         self._asking -= Counter([analyst])
 
 
+class Turns:
+    """Lets new connections begin one after the other, PAUSE apart; addresses take turns."""
+
+    def __init__(self) -> None:
+        # By address, which is to begin next: what begins a connection, the oldest first.
+        self._waiting: dict[str, dict[Connection, Callable[[], None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self, connection: "Connection", begin: Callable[[], None]) -> None:
+        self._waiting.setdefault(connection.peer[0], {})[connection] = begin
+        if self._timer is None:
+            self._next()
+
+    def leave(self, connection: "Connection") -> None:
+        self._waiting.get(connection.peer[0], {}).pop(connection, None)
+
+    def _next(self) -> None:
+        self._timer = None
+        while self._waiting:
+            address = next(iter(self._waiting))
+            near = self._waiting.pop(address)
+            if near:
+                begin = near.pop(next(iter(near)))
+                self._waiting[address] = near  # behind the others
+                self._timer = asyncio.get_running_loop().call_later(PAUSE, self._next)
+                return begin()
+
+
 class Connection(socket.socket):
     """An accepted socket, which gives its place back when it is closed.
 
-    ``admitted``: whether a request with a valid key came by it. ``waiting``: a request that awaits
-    its turn, and does so no longer than the connection is open.
+    ``admitted``: whether a request with a valid key came by it; without one it has one reply.
     """
 
     admitted = False
-    waiting: asyncio.Task[None] | None = None
     transport: asyncio.Transport | None = None  # none before the end of a TLS handshake
 
     def __init__(self, accepted: socket.socket, peer: Peer, limits: ConnectionLimits) -> None:
@@ -168,8 +200,6 @@ class Connection(socket.socket):
             self.transport.abort() if self.transport else self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        if self.waiting is not None:
-            self.waiting.cancel()
         self._limits.leave(self)
         super().close()
 
@@ -244,6 +274,11 @@ class TimedProtocol(H11Protocol):
             return
         connection.transport = transport
         self.app_state = {**self.app_state, "connection": connection}
+        self.flow.pause_reading()
+        app.state.connections.turns.wait(connection, self._begin)
+
+    def _begin(self) -> None:
+        self.flow.resume_reading()
         self._expect_more(new=True)
 
     def data_received(self, data: bytes) -> None:

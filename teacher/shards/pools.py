@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...wall.errors import InvalidInput, LabelwallError, MissingData
+from ...wall.errors import InvalidInput, LabelwallError, MissingData, extra
 from .config import ScaleConfig
 from .worker import FAILED, ROWS, Shard, ShardFailed, journal, program
 
@@ -155,11 +155,8 @@ def connect(config: ScaleConfig) -> Any:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         # Ray's 15 is for workers beside more urgent work.
         os.environ.setdefault("RAY_worker_niceness", "0")
-    try:
+    with extra("scale", "shards on a cluster"):
         import ray
-    except ImportError as error:
-        text = 'Ray is not installed. Install it with: pip install "labelwall[scale]"'
-        raise MissingData(text) from error
     if ray.is_initialized():
         return ray
     start = partial(ray.init, log_to_driver=False, logging_level=logging.ERROR)

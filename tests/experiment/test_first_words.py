@@ -9,7 +9,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.student.asking.ask import _remarks
-from labelwall.student.asking.ask_matrices import cluster
+from labelwall.student.asking.ask_cells import cluster
 from labelwall.student.results import Estimate
 from labelwall.wall.errors import LISTED, listed
 from labelwall.wall.label_kinds import ClassLabels
@@ -75,7 +75,7 @@ def test_centres_are_of_rows_in_the_pool_s_order(monkeypatch) -> None:
         seen.append(features)
         return cluster(features, cells, seed)
 
-    monkeypatch.setattr("labelwall.student.asking.ask_matrices.cluster", kept)
+    monkeypatch.setattr("labelwall.student.asking.ask_cells.cluster", kept)
     x, y = tiny.rows(200, 1)
     (u, _), (t, ty) = tiny.rows(120, 2), tiny.rows(120, 3)
     np.savez("rows.npz", private_x=x, private_y=y, public_x=u, test_x=t, test_y=ty)

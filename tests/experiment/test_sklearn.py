@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import labelwall as lw
@@ -75,6 +77,8 @@ def test_labels_are_texts_and_a_gap_publishes_no_row(frame: bool) -> None:
         lambda model, x, y: cross_val_predict(model, x, y),
         lambda model, x, y: GridSearchCV(model, {"epsilon": [1.0, 2.0]}).fit(x, y),
         lambda model, x, y: cross_val_score(make_pipeline(StandardScaler(), model), x, y),
+        lambda model, x, y: CalibratedClassifierCV(model).fit(x, y),
+        lambda model, x, y: BaggingClassifier(model).fit(x, y),
     ],
 )
 def test_what_fits_on_folds_is_refused_before_it_charges(search: Any) -> None:
@@ -82,6 +86,15 @@ def test_what_fits_on_folds_is_refused_before_it_charges(search: Any) -> None:
         search(estimator(), *rows())
     assert "\n" not in str(refusal.value)
     assert not list(Path.cwd().iterdir())
+
+
+def test_a_step_that_learns_from_all_rows_is_refused_before_the_estimator() -> None:
+    with pytest.raises(InvalidInput, match=r"no budget pays .* Found 'standardscaler'"):
+        make_pipeline(StandardScaler(), estimator()).fit(*rows())
+    assert not list(Path.cwd().iterdir())
+    x, y = rows()
+    fitted = make_pipeline(Normalizer(), estimator()).fit(x, y)
+    assert set(fitted.predict(x[:9])) <= {0, 1, 2}
 
 
 @pytest.mark.parametrize(

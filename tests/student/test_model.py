@@ -69,7 +69,7 @@ def test_files_are_read_as_public_images_are(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in names]
     rows = student.rows(paths)
     np.testing.assert_array_equal(rows[0], IMAGES[0])
-    decoded = decode(paths[1], 12, 3)
+    decoded = decode(paths[1], (12, 12), 3)
     assert decoded is not None
     np.testing.assert_array_equal(rows[1], decoded)
     np.testing.assert_array_equal(student.predict(paths), student.predict(rows))
@@ -92,7 +92,7 @@ WRONG = {
     "vectors": (students.IMAGE, np.zeros((2, 8), np.float32), r"images uint8 \[n, 12, 12, 3\]"),
     "text": (VECTOR, np.array([["a"]]), "inputs"),
     "infinite": (VECTOR, np.full((1, 8), np.inf, np.float32), "finite"),
-    "files": (VECTOR, ["a.png"], "square images"),
+    "files": (VECTOR, ["a.png"], "this student takes vectors"),
     "no file": (students.IMAGE, ["missing.png"], "missing.png"),
 }
 

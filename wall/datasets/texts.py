@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData, extra
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -171,12 +171,9 @@ def sentence_vectors(name: str, texts: Sequence[str]) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def _sentence_model(name: str) -> Any:
-    try:
+    with extra("text", "sentence models (data.text_features)"):
         import sentence_transformers
         from transformers.utils import logging
-    except ImportError as error:
-        rule = "`data.text_features` needs another package: pip install 'labelwall[text]'."
-        raise MissingData(rule) from error
     logging.disable_progress_bar()
     place = str(Path(name).absolute()) if Path(name).is_dir() else name
     try:  # no code that a model brings is run

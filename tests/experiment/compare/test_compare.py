@@ -117,7 +117,7 @@ def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
     folder, capsys, monkeypatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
-    check_one_error(COMMAND, "pip install 'labelwall[compare]'.", capsys)
+    check_one_error(COMMAND, "pip install 'labelwall[compare]'", capsys)
     assert not (folder / "out").exists()
 
 

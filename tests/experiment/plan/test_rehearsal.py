@@ -18,6 +18,7 @@ from labelwall.experiment.plan.stand_ins import (
     StandInNoise,
 )
 from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.matrix_round import MatrixRound
 from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
@@ -95,8 +96,15 @@ def test_a_forecast_is_near_a_round_of_a_run(tmp_path, mechanism, epsilon) -> No
         folder = tmp_path / f"round_{seed}"
         folder.mkdir()
         asked = embedder.embed(test)[0]
-        current = config.asked_rounds(config.seed)[0]
-        answers, _ = ask_matrices(records.count, current, spec, folder, rows, asked)
+        current = MatrixRound(
+            count=records.count,
+            planned=config.asked_rounds(config.seed)[0],
+            extractor=spec,
+            features=rows,
+            rows=asked,
+            folder=folder,
+        )
+        answers, _ = ask_matrices(current)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
 

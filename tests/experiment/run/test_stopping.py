@@ -68,7 +68,7 @@ def watch(
 ) -> Watch:
     return Watch(
         teacher=teacher,
-        asked=Round(1, 0, None, True, form, seed=0),
+        asked=Round(number=1, slot=0, queries=None, once=True, form=form, seed=0),
         folder=folder(path, slot),
         space=ClassLabels.of(CLASSES),
         guess=guess,
@@ -77,21 +77,23 @@ def watch(
 
 def stopped(path: Path, form: QueryForm, records: int, guess: int) -> float:
     """How often a round's first count stops the run, with fresh noise of the sampler."""
-    shape = (1, 7) if form.steps else (form.centroids, CLASSES)
-    scale = form.noise * (SENSITIVITY if form.steps else 1)
+    shape = (1, 7) if form.matrix == "weights" else (form.centroids, CLASSES)
+    scale = form.noise * (SENSITIVITY if form.matrix == "weights" else 1)
     keys = [str(draw) for draw in range(DRAWS)]
     width = shape[0] * shape[1]
     noise = SystemEntropy().discrete_gaussian(scale, keys, "released", width)
     found = 0
     for drawn in noise:
         counts = np.zeros(shape, dtype=np.int64)
-        counts.flat[-1] = records * (COUNT if form.steps else 1)
+        counts.flat[-1] = records * (COUNT if form.matrix == "weights" else 1)
         counts += drawn.reshape(shape)
         reply = NoisyCounts(counts, RECEIPT)
         teacher = SimpleNamespace(count=lambda _, reply=reply: reply)
         count = watch(path, form, teacher, guess=guess).count
         matrix = (
-            Weights(np.zeros((2, 3), np.int16)) if form.steps else Cells(np.zeros((8, 2), "i1"))
+            Weights(np.zeros((2, 3), np.int16))
+            if form.matrix == "weights"
+            else Cells(np.zeros((8, 2), "i1"))
         )
         try:
             count(matrix)
@@ -104,7 +106,7 @@ def stopped(path: Path, form: QueryForm, records: int, guess: int) -> float:
 @pytest.mark.fresh_noise
 @pytest.mark.parametrize("form", [LINEAR, CELLS], ids=["sums", "histogram"])
 def test_records_as_guessed_stop_no_run_and_none_stop_most(tmp_path, form) -> None:
-    one = form.noise * (SENSITIVITY / COUNT if form.steps else math.sqrt(8 * CLASSES))
+    one = form.noise * (SENSITIVITY / COUNT if form.matrix == "weights" else math.sqrt(8 * CLASSES))
     least = math.ceil(EXPECTED * one)  # the smallest guess that one count is judged by
     assert stopped(tmp_path, form, least, least) < 3 / DRAWS  # 1 in 30,000
     assert 0.96 < stopped(tmp_path, form, 0, least) < 0.99

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.use import classify
 from labelwall.experiment.use.export import example
@@ -52,6 +53,8 @@ def test_a_folder_of_images_gets_the_runs_own_labels(images, tmp_path, monkeypat
     written = np.array([[float(line[name]) for name in classes] for line in lines])
     np.testing.assert_allclose(written, shares, atol=1e-6)
     assert [classes[i] for i in student.predict(files)] == [line["label"] for line in lines]
+    predicted = lw.load(images / "out").predict(images / "test")
+    assert predicted.tolist() == [line["label"] for line in lines]
     np.testing.assert_allclose([float(line["probability"]) for line in lines], written.max(axis=1))
 
 
@@ -106,7 +109,7 @@ MISTAKES = {
     "no member x": ("out", ["--vectors", "data.npz"], "the array x"),
     "one number": ("out", ["--vectors", "number.npy"], "npy file"),
     "width": ("out", ["--vectors", "wide.npy"], "[n, 8]"),
-    "images": ("out", ["--images", "config.yaml"], "square images"),
+    "images": ("out", ["--images", "config.yaml"], "this student takes vectors."),
 }
 
 

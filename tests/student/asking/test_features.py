@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labelwall.student.asking import features
-from labelwall.student.asking.ask_matrices import cluster
+from labelwall.student.asking.ask_cells import cluster
 from labelwall.student.asking.features import (
     PublicFeatures,
     box_extractor,

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.ask_cells import ask_cells
 from labelwall.student.asking.estimates import FOREIGN, Estimate
+from labelwall.student.asking.matrix_round import MatrixRound
 from labelwall.student.linear.labelled import Labelled, labelled
 from labelwall.student.linear.measure import unit_inputs
 from labelwall.student.linear.shift_of_counts import compared
@@ -47,8 +48,15 @@ def answered(
         noise = np.random.default_rng(5).normal(0, 5.0, votes.shape)
         return NoisyCounts(votes + np.rint(noise).astype(int), Receipt(1, 0, {}, {}, 1, ""))
 
-    current = Round(1, 0, None, True, FORM, seed=0)
-    answers, estimate = ask_matrices(count, current, SPEC, folder, public, known=known)
+    asked = MatrixRound(
+        count=count,
+        planned=Round(number=1, slot=0, queries=None, once=True, form=FORM, seed=0),
+        extractor=SPEC,
+        features=public,
+        known=known,
+        folder=folder,
+    )
+    answers, estimate = ask_cells(asked, FORM)
     assert estimate is not None
     return answers.labels, estimate
 

@@ -435,6 +435,6 @@ def test_images_beyond_the_limit_are_refused_by_their_header(monkeypatch, tmp_pa
 
     (tmp_path / "bomb.png").write_bytes(too_large())
     assert MAX_PIXELS < 13_300**2
-    assert decode(tmp_path / "bomb.png", 8, 3) is None
+    assert decode(tmp_path / "bomb.png", (8, 8), 3) is None
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda self: pytest.fail("decoded"))
-    assert decode(tmp_path / "bomb.png", 8, 3) is None
+    assert decode(tmp_path / "bomb.png", (8, 8), 3) is None

@@ -1,5 +1,6 @@
 """Slow, many and vanishing connections. None takes a place that somebody else needs."""
 
+import asyncio
 import itertools
 import os
 import socket
@@ -9,17 +10,17 @@ import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from unittest.mock import Mock
 
 import httpx
 import pytest
 
-from labelwall.teacher.service import app as app_module
 from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
+from labelwall.teacher.service.server import ConnectionLimits, Listener, Turns, listen
 from labelwall.wall.errors import Refused
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS
@@ -189,16 +190,49 @@ def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(tmp_path, monkeypatch)
         until(lambda: not len(made.app.state.connections), 30)
 
 
-def test_a_stranger_who_goes_away_awaits_no_turn(made, monkeypatch):
-    """A queue of those who are gone would keep their memory, and everybody behind them."""
-    monkeypatch.setattr(app_module, "PAUSE", 60)
+def test_a_connection_is_not_read_before_its_turn(made, monkeypatch):
+    """Who is gone or never spoke keeps a place until its turn alone, and nobody behind it."""
+    monkeypatch.setattr(server_module, "PAUSE", 0.1)
+    with served(made) as url, many(url, 5, b"") as silent:
+        connected(url, b"GET /v1/health HTTP/1.1\r\n").close()
+        until(lambda: len(made.app.state.connections) == 6)
+        assert not [line for line in made.lines if line["event"] == "request"]
+        assert call(url, None, path="health").status_code == 200
+        until(lambda: len(made.app.state.connections) == len(silent))
+
+
+def test_addresses_take_turns():
+    """One that opens many connections keeps no other waiting behind them."""
+    begun, turns = list[tuple[str, int]](), Turns()
+    peers = [("near", port) for port in range(4)] + [("far", 1), ("far", 2), ("away", 1)]
+    connections = [Mock(peer=peer) for peer in peers]
+
+    async def wait():
+        for connection in connections:
+            turns.wait(connection, partial(begun.append, connection.peer))
+        for gone in connections[1], connections[6]:
+            turns.leave(gone)
+        await asyncio.sleep(20 * server_module.PAUSE)
+
+    asyncio.run(wait())
+    assert begun == [("near", 0), ("near", 2), ("far", 1), ("near", 3), ("far", 2)]
+    assert not turns._waiting
+
+
+def test_a_stranger_has_one_reply_of_a_connection(made):
+    """What is sent behind its request is not read; a valid key keeps the connection."""
+    ask = "GET /v1/{} HTTP/1.1\r\nhost: a\r\n{}\r\n".format
     with served(made) as url:
-        for _ in range(30):
-            opened = connected(url, b"GET /v1/health HTTP/1.1\r\nhost: a\r\n\r\n")
-            time.sleep(0.02)  # for the request to be read
-            opened.close()
-        until(lambda: sum(line.get("status") == 499 for line in made.lines) == 30)
-        assert not len(made.app.state.connections)
+        for key, replies in (("", 1), (f"authorization: Bearer {made.tokens['ann']}\r\n", 3)):
+            sent = ask("budget", key) + 2 * ask("health", "")
+            with many(url, 1, sent.encode()) as (opened,):
+                reply = b""
+                while reply.count(b"HTTP/1.1 ") < replies:
+                    reply += opened.recv(1 << 16)
+                assert (b"connection: close" in reply) == (not key)
+                assert key or ended(opened, 2.0)
+    seen = [line["route"] for line in made.lines if line["event"] == "request"]
+    assert seen == ["/v1/budget", "/v1/budget", "/v1/health", "/v1/health"]
 
 
 def test_a_client_that_goes_away_is_no_failure(made, tmp_path, caplog):

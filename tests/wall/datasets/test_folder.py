@@ -72,7 +72,7 @@ def test_a_missing_or_empty_public_folder_is_one_clear_error(image_folders, fiel
 def test_sixteen_bit_greys_are_scaled_not_clipped(tmp_path):
     ramp = np.tile(np.linspace(0, 65535, 16).astype(np.uint16), (16, 1))
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
-    pixels = decode(tmp_path / "ramp.png", 16, 1)
+    pixels = decode(tmp_path / "ramp.png", (16, 16), 1)
     assert pixels is not None
     np.testing.assert_array_equal(pixels[0, :, 0], ramp[0] // 257)
 
@@ -84,7 +84,7 @@ def test_images_are_turned_upright_and_cut_to_the_central_square(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # stored upside down
     Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
-    decoded = decode(tmp_path / "a.png", 8, 1)
+    decoded = decode(tmp_path / "a.png", (8, 8), 1)
     assert decoded is not None
     upright = np.repeat([100, 200], 4)[:, None] * np.ones((1, 8))
     np.testing.assert_array_equal(decoded[..., 0], upright)
@@ -94,14 +94,14 @@ def test_only_listed_formats_are_decoded(tmp_path):
     Image.new("RGB", (4, 4)).save(tmp_path / "icon.png", format="ICO", sizes=[(4, 4)])
     os.mkfifo(tmp_path / "pipe.png")
     for name in ("icon.png", "pipe.png", "absent.png"):
-        assert decode(tmp_path / name, 4, 3) is None
+        assert decode(tmp_path / name, (4, 4), 3) is None
 
 
 @pytest.mark.parametrize("suffix", ["tif", "gif"])
 def test_the_first_page_or_frame_is_read(tmp_path, suffix):
     first, *more = (Image.new("L", (4, 4), grey) for grey in (200, 100, 0))
     first.save(tmp_path / f"a.{suffix}", save_all=True, append_images=more)
-    pixels = decode(tmp_path / f"a.{suffix}", 4, 1)
+    pixels = decode(tmp_path / f"a.{suffix}", (4, 4), 1)
     assert pixels is not None
     assert set(pixels.ravel()) == {200}
 
@@ -120,7 +120,7 @@ def test_damaged_images_print_nothing(tmp_path, capfd):
                 content[place] = rng.integers(0, 256)
             names.append(f"{compression}{number}.tif")
             (tmp_path / names[-1]).write_bytes(content)
-    assert 0 < read_images(tmp_path, names, 8, 1).readable.mean() < 1
+    assert 0 < read_images(tmp_path, names, (8, 8), 1).readable.mean() < 1
     assert capfd.readouterr() == ("", "")
 
 
@@ -131,7 +131,7 @@ def test_what_is_transparent_is_white(tmp_path):
     colours = black.convert("RGBA")
     for image, name in ((black, "la.png"), (colours, "rgba.webp"), (colours, "p.gif")):
         image.save(tmp_path / name, **({"lossless": True} if name.endswith("webp") else {}))
-        pixels = decode(tmp_path / name, 4, 1)
+        pixels = decode(tmp_path / name, (4, 4), 1)
         assert pixels is not None
         expected = 255 - alpha if name != "p.gif" else np.where(alpha > 0, 0, 255)
         np.testing.assert_array_equal(pixels[..., 0], expected)

@@ -13,6 +13,7 @@ from scipy.io import savemat
 from torchvision.datasets import CIFAR10, SVHN, CelebA
 
 from labelwall.teacher.records.sources import open_records, stream_records
+from labelwall.wall.datasets import market1501
 from labelwall.wall.datasets import sources as published
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import (
@@ -237,3 +238,67 @@ def test_missing_files_are_one_clear_line(tmp_path, monkeypatch, source, downloa
             read()
         assert "\n" not in str(caught.value)
         assert ("download failed" in str(caught.value)) == download
+
+
+# --- Market-1501
+
+
+def write_market1501(root: Path) -> dict[str, dict[str, int]]:
+    """Twelve persons in the data set's layout, six of each split; the file's entries by person."""
+    folder, rng = root / "Market-1501-v15.09.15", np.random.default_rng(1)
+    known, table = dict[str, dict[str, int]](), dict[str, dict[str, object]]()
+    for split, first in (("train", 2), ("test", 1)):
+        images = folder / f"bounding_box_{split}"
+        images.mkdir(parents=True)
+        persons = [f"{number:04d}" for number in range(first, first + 12, 2)]
+        entries = {name: rng.integers(1, 3, len(persons)) for name in market1501.COLUMNS}
+        entries["age"] = rng.integers(1, 5, len(persons))
+        table[split] = {**entries, "image_index": np.array(persons, dtype=object)}
+        for at, person in enumerate(persons):
+            known[person] = {name: int(values[at]) for name, values in entries.items()}
+            for camera in (1, 2):
+                pixels = Image.new("RGB", (64, 128), (int(person), camera, 0))
+                pixels.save(images / f"{person}_c{camera}s1_000001_01.jpg", format="PNG")
+        for other in ("-1_c1s1_000401_03.jpg", "0000_c1s1_000151_01.jpg", "Thumbs.db"):
+            Image.new("RGB", (64, 128)).save(images / other, format="JPEG")
+    savemat(folder / "market_attribute.mat", {"market_attribute": table})
+    return known
+
+
+def test_market1501s_splits_attributes_and_persons(tmp_path, opened):
+    known = write_market1501(tmp_path)
+    config = DataConfig("market1501", labels="attributes", root=str(tmp_path))
+    task = describe(config)
+    assert (task.input_shape, task.num_classes) == ((128, 64, 3), 30)
+    with opened() as paths:
+        public = read_public(config)
+    assert not any("bounding_box_train" in path for path in paths)
+    assert len(public.inputs) + len(public.test_inputs) == 12  # two images of each person
+    assert public.labels is not None
+    assert 0 < len(public.inputs) < 12
+
+    def bits(person: str) -> list[int]:
+        entries = known[person]
+        ages = [int(entries["age"] == number) for number in (1, 2, 3, 4)]
+        return [entries[name] - 1 for name in market1501.COLUMNS] + ages
+
+    for pixels, labels in (
+        (public.inputs, public.labels),
+        (public.test_inputs, public.test_labels),
+    ):
+        for row, label in zip(pixels, labels, strict=True):
+            assert bits(f"{round(row[..., 0].mean()):04d}") == label.tolist()
+    shown = [
+        {round(row[..., 0].mean()) for row in rows} for rows in (public.inputs, public.test_inputs)
+    ]
+    assert not shown[0] & shown[1]  # no person is on both sides
+    records = open_records(config, task, unit="person")
+    assert len(records.ids) == 12
+    assert records.persons is not None
+    assert [len(rows) for rows in np.unique(records.persons, return_inverse=True)] == [6, 12]
+    people = [round(row[..., 0].mean()) for row in records.inputs]
+    assert unpack(records.labels, 30).tolist() == [bits(f"{person:04d}") for person in people]
+    assert len({(p, c) for p, c in zip(people, records.persons.tolist(), strict=True)}) == 6
+    assert open_records(config, task).persons is None
+    with pytest.raises(MissingData, match=r"market_attribute\.mat"):
+        read_public(DataConfig("market1501", labels="attributes", root=str(tmp_path / "none")))

@@ -1,0 +1,30 @@
+"""How what Python returns shows itself: facts in a line, and as a table in a notebook's cell."""
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+
+
+class Shown:
+    """Shows its public facts."""
+
+    def facts(self) -> Mapping[str, object]:
+        """What it is, by name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return table(self.facts().items())
+
+
+def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
+    """A table of HTML, whose cells are texts."""
+    shown = [row_of("th", header)] if header else []
+    return f"<table>{''.join([*shown, *(row_of('td', row) for row in rows)])}</table>"
+
+
+def row_of(tag: str, cells: Iterable[object]) -> str:
+    """A table's row of cells, each within a ``tag``."""
+    style = ' style="text-align: left"'
+    return f"<tr>{''.join(f'<{tag}{style}>{html.escape(str(c))}</{tag}>' for c in cells)}</tr>"

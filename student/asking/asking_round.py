@@ -1,0 +1,39 @@
+"""A round that is to be asked, with all that its questions follow from on the public side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...wall.questions import Round
+from ..results import RoundResult
+from ..round_files import COUNTED, RoundFiles
+from .public_rows import PublicRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskingRound:
+    """A ``planned`` round. ``results``: of all earlier rounds."""
+
+    public: PublicRows
+    planned: Round
+    results: Sequence[RoundResult]
+    folder: RoundFiles
+
+    @property
+    def path(self) -> Path:
+        """The round's folder."""
+        return self.folder.round(self.planned.number)
+
+    @property
+    def counted(self) -> str:
+        """The file, in the run's folder, of features on as many axes as a first count says."""
+        return f"round_{self.planned.number}/{COUNTED}"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the round asks for sums as the one before it, by the same features.
+
+        Its classifier is then averaged with the earlier one. The features are the same if no
+        student was trained in between.
+        """
+        return self.planned.as_before and not self.results[-1].taught

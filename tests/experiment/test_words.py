@@ -1,0 +1,67 @@
+"""What the command line answers to what a new user types."""
+
+from pathlib import Path
+
+import pytest
+
+from labelwall import pipeline
+from tests.experiment import tiny
+from tests.experiment.checks import check_one_error, named
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def table() -> list[str]:
+    for seed, split in enumerate(("private", "public", "test")):
+        tiny.write_table(Path(f"{split}.csv"), 200, seed)
+    return ["plan", *named({split: f"{split}.csv" for split in ("private", "public", "test")})]
+
+
+@pytest.mark.parametrize("word", ["-V", "--version", "version"])
+def test_the_version(word: str, capsys) -> None:
+    assert pipeline.main([word]) == 0
+    assert capsys.readouterr().out.startswith("labelwall ")
+
+
+def test_the_nearest_name_is_offered(table: list[str], capsys) -> None:
+    check_one_error(["clasify"], "Did you mean 'classify'?", capsys)
+    check_one_error([*table, "--label", "Kind"], "Found 'Kind'. Did you mean 'kind'?", capsys)
+    one = ["plan", "--data", "public.csv", "--split", "kindd"]
+    check_one_error(one, "Did you mean 'kind'?", capsys)
+
+
+def test_columns_that_are_not_listed_are_counted(capsys) -> None:
+    Path("wide.csv").write_text(",".join(f"column{n}" for n in range(30)) + "\n")
+    check_one_error(["plan", "--data", "wide.csv"], "column9 and 20 more. Found 'split'", capsys)
+
+
+def test_predict_points_to_classify(capsys) -> None:
+    line = ["predict", "--student", "run", "--queries", "data.npz", "--out", "out.npz"]
+    check_one_error(line, "`labelwall classify --student DIR", capsys)
+
+
+def test_keys_make_no_directory(capsys) -> None:
+    line = ["keys", "add", "--custodian_dir", "absent", "--name", "ann"]
+    check_one_error(line, "`labelwall serve` makes. Found 'absent'", capsys)
+    assert not Path("absent").exists()
+
+
+def test_a_run_folder_is_audited(capsys) -> None:
+    run = ["run", "--config", "config.yaml", "--run_dir", "run", "--quiet", "--threads", "1"]
+    assert pipeline.main(run) == 0
+    assert pipeline.main(["audit", "run"]) == 0
+    by_folder = capsys.readouterr().out.splitlines()[1:]
+    assert pipeline.main(["audit", "run/ledger.sqlite"]) == 0
+    assert capsys.readouterr().out.splitlines() == by_folder
+
+
+def test_the_quickstart_is_in_the_package(monkeypatch) -> None:
+    ran = list[list[str]]()
+    monkeypatch.setattr(
+        "labelwall.experiment.commands.configured.run", lambda args: ran.append(args) or 0
+    )
+    assert pipeline.main(["demo", "--seed", "1"]) == 0
+    ((_, config, *rest),) = ran
+    assert Path(config).is_file()
+    assert rest == ["--run_dir", "runs/demo", "--seed", "1"]
