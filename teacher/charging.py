@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -59,9 +60,9 @@ class Call:
         Raises LedgerMismatch where the ledger refuses, TeacherFailed for any other failure.
         """
         mechanism, ledger, stages = self._mechanism, self._ledger, self._mechanism.stages
-        if isinstance(mechanism, IndKnn):
+        if mechanism.charging is Charging.PREPAID:
             with failures_hidden(self._directory):
-                self._settle_prepaid(mechanism, keys, voters, serials, memory)
+                self._settle_prepaid(cast(IndKnn, mechanism), keys, voters, serials, memory)
             return
         if any(ledger.state.remaining(self._slot, s) for s in map(self.next_stage, keys) if s):
             with failures_hidden(self._directory):

@@ -16,7 +16,7 @@ from ..wall.progress import Progress, no_progress
 from .charging import Call
 from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
-from .mechanisms.ind_knn import EarlierAnswers, IndKnn
+from .mechanisms.ind_knn import EarlierAnswers
 from .mechanisms.registry import from_slot, space_of
 from .noise.entropy import Entropy
 from .private_rows import PrivateRows
@@ -189,7 +189,7 @@ class Teacher:
 
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
         """By slot; one file under an extractor, which all slots that use it share."""
-        reused = [isinstance(m, IndKnn) and m.reuse for m in self._mechanisms]
+        reused = [mechanism.reuses for mechanism in self._mechanisms]
         if not any(reused):
             return [None] * len(reused)
         path = self._rows.directory / f"answered-{spec.sha256()[:16]}.bin"

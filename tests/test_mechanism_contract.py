@@ -341,3 +341,13 @@ def test_the_statistical_audit_finds_a_planted_fault(name: str, monkeypatch) -> 
         for probe, parts in probes(CASES[name])
     ]
     assert any(finding.refuted for finding in findings)
+
+
+def test_what_it_declares_is_what_its_fields_and_releases_say(name: str) -> None:
+    mechanism = CASES[name]
+    assert mechanism.sampled == hasattr(mechanism, "sample_rate")
+    assert mechanism.screened == (len(mechanism.stages) == 2)
+    assert mechanism.ensemble == hasattr(mechanism, "teachers")
+    assert mechanism.scores == mechanism.kind.startswith("score")
+    assert mechanism.reuses == getattr(mechanism, "reuse", False)
+    assert mechanism.leaves_classifier == bool(mechanism.query_form.steps)

@@ -45,6 +45,9 @@ class Mechanism(metaclass=ABCMeta):
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
         updated: whether a plan may keep parts for later periods, with other records (section 21).
+        sampled: whether each release looks at a new Poisson sample of the records (``rate``).
+        scores: whether it is a private score of a public model, and answers nothing.
+        leaves_classifier: whether its sums leave a classifier beside the student.
     """
 
     label_space: ClassVar[LabelKind] = "class"
@@ -53,6 +56,9 @@ class Mechanism(metaclass=ABCMeta):
     of_persons: ClassVar[Mapping[str, int]] = {}
     persons: ClassVar[bool] = False
     updated: ClassVar[bool] = False
+    sampled: ClassVar[bool] = False
+    scores: ClassVar[bool] = False
+    leaves_classifier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for a field out of its range; kinds add rules between fields."""
@@ -89,6 +95,21 @@ class Mechanism(metaclass=ABCMeta):
         is trained on its own shard.
         """
         return ()
+
+    @property
+    def ensemble(self) -> bool:
+        """Whether PATE's classifiers vote, and not the records (``needs``)."""
+        return bool(self.needs)
+
+    @property
+    def screened(self) -> bool:
+        """Whether a noisy screening decides which queries are answered."""
+        return False
+
+    @property
+    def reuses(self) -> bool:
+        """Whether answers, which were paid for, vote on later queries at no cost."""
+        return False
 
     @property
     def rate(self) -> float:

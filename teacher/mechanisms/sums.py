@@ -128,6 +128,7 @@ class Score(Histogram):
 
     kind: Literal["score"] = "score"
     updated = True
+    scores = True
 
     stages = ("score",)
     sensitivity = 1.0
@@ -262,6 +263,7 @@ class LinearSums(NoisySum):
     )
 
     stages = (SUM,)
+    leaves_classifier = True
     noise_field = "noise_multiplier"
     # Averages of many rows are shorter than single gradients; with more than 2 the count of the
     # records becomes uncertain.

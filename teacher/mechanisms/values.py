@@ -68,6 +68,7 @@ class Regression(Screened):
     screen_ratio: float = ratio()
 
     label_space = "value"
+    sampled = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

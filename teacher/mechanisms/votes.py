@@ -188,6 +188,8 @@ class SampledVotes(Votes):
     sample_rate: float = sampling(0.15)
     screen_ratio: float = ratio()
 
+    sampled = True
+
     @abstractmethod
     def expected_votes(self, records: int) -> float:
         """Voters of a query, a mean, of so many records."""
