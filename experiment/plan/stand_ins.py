@@ -23,9 +23,8 @@ from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.kernels import Similar
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Receipt
+from .tuning import GROUPS, MIN_VARIANCE
 
-GROUPS = 8  # parts of the rows that stand for records, between which sums vary
-MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 MOST_COPIED = 10_000  # records of individual budgets that are counted one by one
 MOST_FACTOR = 100.0  # more records are rehearsed as so many times these
 MIN_SIGMA = 1e-3  # of a label
