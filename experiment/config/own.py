@@ -31,6 +31,16 @@ from ...wall.datasets.sources import describe, held_out, read_public, require_un
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
+from ..plan.tuning import (
+    MAX_STEPS,
+    MIN_ROWS,
+    MIN_STEPS,
+    MOST_TEACHERS,
+    RECORDS,
+    ROWS_A_CELL,
+    SCORE,
+    STEPS_BY_ROOT,
+)
 from .arguments import option
 from .settings import build, merged
 
@@ -73,8 +83,6 @@ CURES = {  # what to do where rows of a kind are lacking
     "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
-SCORE = 0.05  # share of the budget for a private score, where hardly a public row tells accuracy
-MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.
@@ -82,10 +90,6 @@ MIN_SIDE, MAX_SIDE = 16, 96
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
 REHEARSED = (SampledVotes, IndKnn, ReverseKnn, LinearSums, Regression)  # see plan/candidates.py
-ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
-RECORDS, MOST_TEACHERS = 20, 250  # of a classifier of PATE; of those
-# Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
-STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
 
 
 @dataclass(frozen=True)

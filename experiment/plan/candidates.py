@@ -1,7 +1,4 @@
-"""What each kind of mechanism tries on public rows; PLANNERS has None where that is nothing.
-
-Features decide what fits them.
-"""
+"""What each kind of mechanism tries on public rows; PLANNERS has None if that is nothing."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +47,7 @@ def _cells(view: View) -> tuple[int, int]:
 
 
 def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
-    """Twice, half as many cells, and between; either kind of neighbours, one more and one fewer."""
+    """More and fewer cells, and more and fewer neighbours of either kind."""
     least, most = _cells(view)
     highest = min(good.centroids, MAX_NEIGHBOURS)
     near = [
@@ -65,7 +62,7 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
 
 
 def stricter_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
-    """With margins, rising."""
+    """The same cells with margins, rising."""
     noise = good.require("sigma") * math.sqrt(2 * good.row_neighbours)
     return [replace(good, margin=float(round(margin * noise))) for margin in tuning.MARGINS]
 
@@ -96,7 +93,7 @@ def around_linear(view: View, good: L) -> list[L]:
 
 
 def stricter_linear(view: View, good: L) -> list[L]:
-    """With margins, rising, where its labels have any."""
+    """The same model with margins, rising, if its labels have any."""
     margins = tuning.LINEAR_MARGINS if good.label_space != "value" else ()
     return [replace(good, **dict[str, Any](margin=margin)) for margin in margins]
 
@@ -141,7 +138,7 @@ def around_votes(step: float, view: View, good: S) -> list[S]:
 
 
 def stricter_votes(view: View, good: S) -> list[S]:
-    """With thresholds, rising."""
+    """The same votes with thresholds, rising."""
     size = good.expected_votes(view.records)
     levels = range(good.threshold, int(size), math.ceil(size / tuning.HIGHER))
     return [replace(good, threshold=level) for level in levels[1:]]
@@ -182,10 +179,7 @@ def _similar(mechanism: IndKnn, threshold: float, noise: float) -> IndKnn:
 
 
 def threshold_at(mechanism: IndKnn, level: float) -> float:
-    """The kernel's value where the cosine of two unit vectors is ``level``.
-
-    Their squared distance is 2 - 2 level.
-    """
+    """The kernel's value at a cosine of two unit vectors, whose squared distance is 2 - 2 level."""
     if mechanism.kernel == "cosine":
         return level
     return math.exp(-max(0, 2 - 2 * level - mechanism.near**2) / mechanism.bandwidth**2)

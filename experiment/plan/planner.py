@@ -42,7 +42,7 @@ class Goal:
 
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
-    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
+    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, if they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
     kinds; ``unit``: of privacy; ``periods``: so many parts like the planned one cost all;
     ``custodians``: whose sums add up, who have the records together.
@@ -82,8 +82,8 @@ class View:
     """Features that the first round may look at.
 
     ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
-    spread, 0 for the features as they are; ``axes``: the most that a mechanism may ask for, 0 where
-    it can not; ``rows``: public ones; ``records``: expected ones (counts, like ``dimensions`` and
+    spread, 0 for the features as they are; ``axes``: the most that a mechanism may ask for, 0 if it
+    can not; ``rows``: public ones; ``records``: expected ones (counts, like ``dimensions`` and
     ``classes``); ``box``: as in a configuration.
     """
 
@@ -115,7 +115,7 @@ class Score:
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
-    ``views``: features to choose from; slow, so called where needed.
+    ``views``: features to choose from; slow, so called if needed.
     ``rehearse(view, mechanism, draws, asked)``: a round by a mechanism for each number of a range,
     which has draws of its own and a part of the labelled rows to stand for the records. ``asked``:
     queries that individual budgets are to last for. ``source``: of these rows, for a reader.
@@ -214,17 +214,17 @@ class Rehearser:
     _noise: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, stages: Sequence[Stage[M]], tried: list[Choice[M]]) -> list[Choice[M]]:
-        """All choices after these stages, best first; those measured again go before the others."""
+        """Choices after these stages, best first; those measured again go before the others."""
         for candidates, measure in stages:
-            next_ = candidates(tried)
-            found, again = measure(next_), {*next_}
+            asked = candidates(tried)
+            found, again = measure(asked), {*asked}
             others = [choice for choice in tried if choice.candidate not in again]
             new = len(others) == len(tried)
             tried = sorted(others + found, key=self.order) if new else found + others
         return tried
 
     def each(self, candidates: Sequence[Candidate[M]], draws: range) -> list[Choice[M]]:
-        """Those that the budget allows, rehearsed, best first.
+        """Rehearsed candidates that the budget allows, best first.
 
         Raises BudgetRefused if it allows none: they need more noise than can be drawn.
         """
@@ -347,13 +347,12 @@ class Candidates(Generic[M]):
             (lambda tried: rest if rehearser.near(tried, tuning.HOPE**2) else [], once),
         ]
         refinements: list[Stage[M]] = [
-            *([(_best(tuning.HALVED), drawn)] if self.times > 1 else []),
-            *((_near(around), drawn) for around in self.around),
-            (_best(tuning.FINAL), partial(rehearser.forecast, draws=fresh)),
+            *([(partial(_best, tuning.HALVED), drawn)] if self.times > 1 else []),
+            *((partial(_near, around), drawn) for around in self.around),
+            (partial(_best, tuning.FINAL), partial(rehearser.forecast, draws=fresh)),
         ]
-        glance: list[Stage[M]] = [
-            (_best(1), partial(rehearser.each, draws=fresh[: 2 * self.times])),
-        ]
+        short = partial(rehearser.each, draws=fresh[: 2 * self.times])
+        glance: list[Stage[M]] = [(partial(_best, 1), short)]
         tried = rehearser.run(looks, [])
         if not tried:
             rule = f"such that {mechanism.kind} can be rehearsed on them"
@@ -376,31 +375,23 @@ class Candidates(Generic[M]):
         raise rehearser.goal.nothing_affordable()
 
 
-def _best(count: int) -> Callable[[list[Choice[M]]], list[Candidate[M]]]:
-    """The first so many."""
-    return lambda tried: [choice.candidate for choice in tried[:count]]
+def _best(count: int, tried: list[Choice[M]]) -> list[Candidate[M]]:
+    """The first so many of what was tried."""
+    return [choice.candidate for choice in tried[:count]]
 
 
-def _near(
-    around: Callable[[View, M], list[M]],
-) -> Callable[[list[Choice[M]]], list[Candidate[M]]]:
-    """Neighbours of the first ones that were not tried."""
-
-    def candidates(tried: list[Choice[M]]) -> list[Candidate[M]]:
-        known = {(choice.view, _shape(choice.mechanism)) for choice in tried}
-        near = (
-            (choice.view, mechanism)
-            for choice in tried[: tuning.REFINED]
-            for mechanism in around(choice.view, _shape(choice.mechanism))
-        )
-        return [each for each in dict.fromkeys(near) if each not in known]
-
-    return candidates
+def _near(around: Callable[[View, M], list[M]], tried: list[Choice[M]]) -> list[Candidate[M]]:
+    """Neighbours of the best that were not tried."""
+    known = {(choice.view, _shape(choice.mechanism)) for choice in tried}
+    best = [(choice.view, _shape(choice.mechanism)) for choice in tried[: tuning.REFINED]]
+    near = ((view, mechanism) for view, good in best for mechanism in around(view, good))
+    return [each for each in dict.fromkeys(near) if each not in known]
 
 
 def _counting_first(ranked: list[Choice[M]]) -> list[Choice[M]]:
-    """Many steps before few that are hardly better: a run corrects the axes by the count of the
-    first of many.
+    """Choices, with many steps before few that are hardly better.
+
+    A run corrects the axes by the count that the first of many steps has.
     """
     best = ranked[0]
     least = best.worth - 2 * best.spread * best.answered

@@ -286,7 +286,7 @@ def served(config: Config, plan: Plan) -> Config:
     """An open configuration with the budget, mechanism and score of services' ``plan``, and as many
     rounds as it pays for.
 
-    Raises InvalidInput for a plan that costs more than the configuration says, or where only the
+    Raises InvalidInput for a plan that costs more than the configuration says, or if only the
     configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
     """
     if plan.epsilon > config.budget.epsilon:
@@ -324,7 +324,7 @@ def served(config: Config, plan: Plan) -> Config:
 
 
 def _reserve(plan: Plan) -> float | None:
-    """The updates' share of the budget, which noise tells to about three digits; None where all
+    """The updates' share of the budget, which noise tells to about three digits; None if all
     periods have as much.
     """
     later = plan.periods - 1

@@ -49,7 +49,7 @@ def weak(epsilon: float) -> str | None:
 def tell_columns(data: DataConfig, needed: bool, console: Console) -> None:
     """Say how the PUBLIC rows are read, column by column.
 
-    Raises MissingData where rows are missing that are ``needed``: a price needs none.
+    Raises MissingData if rows are missing that are ``needed``: a price needs none.
     """
     with suppress(*() if needed else (MissingData,)):
         for line in facts(data):

@@ -65,7 +65,7 @@ class ScaledVoters(Voters):
     """PUBLIC rows that vote in place of ``records`` many records.
 
     A query's votes are those of the part of the rows nearest to it that would vote among the
-    records. k votes for classes of shares p vary by k p; by k^2 p / r where r rows stand for them.
+    records. k votes for classes of shares p vary by k p; by k^2 p / r if r rows stand for them.
     ``known``: what was counted already, since candidates share it; ``noise``: of sums.
     """
 
@@ -131,7 +131,7 @@ class ScaledVoters(Voters):
         return np.rint(votes).astype(np.int64)
 
     def _total(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
-        """Of the rows, multiplied up. Parts of these say how much their sum varies."""
+        """Counts of the rows, multiplied up. Parts of these say how much their sum varies."""
         parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
         features, factor = self.index.features, self.records / len(self.labels)
         sums = np.stack(
