@@ -22,8 +22,9 @@ from .asking.ask import Asked
 from .asking.asking_features import estimates
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.public_rows import PublicRows
-from .config import StudentConfig
+from .config import PRETRAINED, StudentConfig
 from .data import Pool, has_soft
+from .fine_tuning import begin_at, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.network import after_features, as_network
 from .linear.stored import stored_probabilities
@@ -37,6 +38,9 @@ from .train import LINEAR, check, export, on_plain, outputs, statistics, train, 
 # with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
 # 0.8 and 2.6 at epsilon 1, by -0.4 and 1.0 at 0.25.
 FEW_PUBLIC = 400
+VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
+# Of the mean probability of its labels, that a pretrained student may lose against the classifier's
+MOST_LOST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +85,13 @@ class TrainingRows:
     def __init__(self, rows: PublicRows) -> None:
         public, labels = rows.data, rows.task.labels
         plain, test = public.inputs, public.test_inputs
-        self._backbone = rows.settings.student.backbone
+        self._backbone = fixed_or_small(rows.settings.student)
         self._network: ExtractorSpec | None = None
         if self._backbone == LINEAR and plain.ndim == 4:
             self._network, features = rows.first, rows.features.plain
-            plain, test = (
-                features(self._network, name).astype(np.float32) for name in ("public", "test")
-            )
+            plain = features(self._network, "public").astype(np.float32)
+            if rows.settings.student.backbone == LINEAR:
+                test = features(self._network, "test").astype(np.float32)
         scale = statistics(plain) if self._backbone == LINEAR else Preprocessing.of_public(plain)
         self.pool, self.test_inputs = Pool(plain, labels, scale.mean, scale.std), test
 
@@ -104,11 +108,19 @@ class TrainingRows:
     def export(self, weights: bytes) -> ExtractorSpec:
         """The trained student, on plain rows, as it goes back to the teacher."""
         if self._backbone != LINEAR:
-            return export(self.pool, self._backbone, weights)
+            return export(self.pool.spec(self._backbone, weights), self.pool.inputs)
         layer = on_plain(weights, self.pool)
         if self._network is not None:
             return with_head(self._network, layer)
-        return export(replace(self.pool, mean=(), std=()), LINEAR, layer)
+        plain = replace(self.pool, mean=(), std=())
+        return export(plain.spec(LINEAR, layer), plain.inputs)
+
+
+def fixed_or_small(student: StudentConfig) -> str:
+    """The backbone of a training in memory; doubtful labels of a pretrained one are judged by its
+    features as they are.
+    """
+    return LINEAR if student.backbone == PRETRAINED else student.backbone
 
 
 def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:
@@ -117,6 +129,9 @@ def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -
     ``features``: of the first round.
     """
     shape = task.input_shape
+    if student.backbone == PRETRAINED:
+        start(features, student, task.labels)
+    student = replace(student, backbone=fixed_or_small(student))
     if student.backbone == LINEAR and len(shape) == 3:
         if not features.weights:
             rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
@@ -140,12 +155,13 @@ def learn(
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
     known = [*estimates(results, planned.period), asked.estimate]
-    network = None
-    if _foreign_or_few(public, asked, known) and public.task.labels.kind == "class":
-        path = folder.round(planned.number) / CLASSIFIER
-        network = as_network(path, asked.features.spec) if path.exists() else None
-    if network is None:
-        return _train(public, planned, asked, known, folder, console)
+    path, network = folder.round(planned.number) / CLASSIFIER, None
+    if public.task.labels.kind == "class" and path.exists():
+        network = as_network(path, asked.features.spec)
+    if network is None or not _foreign_or_few(public, asked, known):
+        learned = _train(public, planned, asked, known, folder, console)
+        if network is None or learned is not None:
+            return learned
     console.say(f"round {planned.number}: its released classifier is taken for the student")
     labels, _ = released(folder, planned.number, len(public.data.inputs))
     folder.save_student(planned.number, network, labels)
@@ -173,8 +189,10 @@ def _train(
     known: Sequence[Estimate | None],
     folder: RoundFiles,
     console: Console,
-) -> Learned:
-    """``learn`` by training. ``known``: the estimates of all rounds up to this one."""
+) -> Learned | None:
+    """``learn`` by training; None for a student that is worse than its labels. ``known``: the
+    estimates of all rounds up to this one.
+    """
     started, number, settings = time.perf_counter(), planned.number, public.settings
     worse = worse_rounds(known)
     labels, soft = released(folder, number, len(public.data.inputs), worse)
@@ -183,7 +201,8 @@ def _train(
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, judges = TrainingRows(public), settings.student
+    seen, student = TrainingRows(public), settings.student
+    judges = replace(student, backbone=fixed_or_small(student))
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
         judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
@@ -197,18 +216,44 @@ def _train(
         workers=settings.workers,
     )
     lesson = Lesson(pool=seen.pool, labels=cleaned.labels, chances=soft)
-    if number not in worse:
-        lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+    if student.backbone == PRETRAINED:
+        spec = _fine_tuned(lesson, public, planned, asked, folder, console)
+        if _worse_than_labels(spec, public, soft):
+            return None
+        predicted = outputs(spec, public.data.test_inputs)
+    else:
+        if number not in worse:
+            lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+        spec, predicted = _small(lesson, seen, public, planned, folder, console)
+    folder.save_student(number, spec, cleaned.labels)
+    return Learned(
+        score=student_score(public, predicted),
+        estimate=asked.estimate or by_agreement(cleaned),
+        taught=True,
+        dropped=int((labels != cleaned.labels).sum()),
+        seconds=round(time.perf_counter() - started, 1),
+    )
+
+
+def _small(
+    lesson: Lesson,
+    seen: TrainingRows,
+    public: PublicRows,
+    planned: Round,
+    folder: RoundFiles,
+    console: Console,
+) -> tuple[ExtractorSpec, np.ndarray]:
+    """A student that is trained in memory, and its outputs for the test rows."""
     if public.learned is not None:
         # A released label of a labelled public row is less noisy than the true one, and says less
         # of its row: both are learned.
         rows = np.flatnonzero(public.learned >= 0)
         lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
     weights = train(
-        settings.student,
+        public.settings.student,
         lesson.pool,
         lesson.labels,
-        run_dir=folder.round(number),
+        run_dir=folder.round(planned.number),
         seed=planned.seed,
         test_x=seen.test_inputs,
         test_y=public.data.test_labels,
@@ -217,14 +262,72 @@ def _train(
         loggers=console.loggers,
         say=console.say,
     )
-    folder.save_student(number, seen.export(weights), cleaned.labels)
-    return Learned(
-        score=student_score(public, seen.outputs(weights)),
-        estimate=asked.estimate or by_agreement(cleaned),
-        taught=True,
-        dropped=int((labels != cleaned.labels).sum()),
-        seconds=round(time.perf_counter() - started, 1),
+    return seen.export(weights), seen.outputs(weights)
+
+
+def _fine_tuned(
+    lesson: Lesson,
+    public: PublicRows,
+    planned: Round,
+    asked: Asked,
+    folder: RoundFiles,
+    console: Console,
+) -> ExtractorSpec:
+    """A pretrained student: the network that the round asked with, trained from there on."""
+    student, place, features = public.settings.student, folder.round(planned.number), asked.features
+    network = divide(start(features.spec, student, public.task.labels), student.trained_blocks)
+    if (classifier := place / CLASSIFIER).exists():
+        plain = public.features.plain(features.spec)
+        begin_at(network.rest.head, classifier, features.spec, plain)
+    views = keep_views(
+        place / VIEWS,
+        network.front,
+        public.data.inputs,
+        student,
+        planned.seed,
+        partial(console.progress, "views of public images"),
     )
+    lesson = _with_public_labels(lesson, public.learned)
+    weights = train(
+        student,
+        Pool(views, public.task.labels),
+        lesson.labels,
+        run_dir=place,
+        seed=planned.seed,
+        progress=partial(console.progress, "training the student"),
+        soft=lesson.chances,
+        loggers=console.loggers,
+        say=console.say,
+        begin=(network.rest, network.depths),
+    )
+    (place / VIEWS).unlink()
+    return export(network.trained(weights), public.data.inputs)
+
+
+def _with_public_labels(lesson: Lesson, known: np.ndarray | None) -> Lesson:
+    """With public labels that are learned, int64 [n], -1 elsewhere: a row's probabilities are then
+    the mean of the released ones and its label's.
+    """
+    if known is None:
+        return lesson
+    rows, soft = known >= 0, lesson.chances
+    labels = np.where(rows, known, lesson.labels)
+    if soft is not None:
+        soft, own = soft.copy(), np.eye(soft.shape[1], dtype=np.float32)
+        soft[rows] = (soft[rows] + own[known[rows]]) / 2  # NaN stays where none was released
+    return replace(lesson, labels=labels, chances=soft)
+
+
+def _worse_than_labels(spec: ExtractorSpec, public: PublicRows, soft: np.ndarray | None) -> bool:
+    """Whether a student of classes gives public rows labels that released probabilities, float32
+    [n, c], hold for much less likely than their own.
+    """
+    if soft is None or public.task.labels.kind != "class":
+        return False
+    known = has_soft(soft, len(soft))
+    likely, said = soft[known], outputs(spec, public.data.inputs[known]).argmax(axis=1)
+    given = float(likely[np.arange(len(said)), said].mean())
+    return given < float(likely.max(axis=1).mean()) - MOST_LOST
 
 
 def _with_virtual_rows(

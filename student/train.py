@@ -6,7 +6,7 @@ import hashlib
 import io
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from ..wall.errors import InvalidInput, LabelwallError, MissingData
 from ..wall.files import whole
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.networks import build, load, one_thread, to_safetensors
+from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model
@@ -64,6 +64,7 @@ def train(
     soft: np.ndarray | None = None,
     loggers: Sequence[Logger] = (),
     say: Callable[[str], None] = print,
+    begin: tuple[Backbone, Mapping[str, int]] | None = None,
 ) -> bytes:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``: the averaged weights after the last step, as safetensors.
@@ -72,7 +73,8 @@ def train(
     several devices, the first and the last. ``soft``: released probabilities of classes, float32
     [n, c], rows of NaN where there are none; with config.soft they are learned in the place of
     these rows' labels. ``loggers``: hear the metrics, beside the one of ``config``. ``say``: hears
-    of a checkpoint that does not load, without which the training starts again.
+    of a checkpoint that does not load, without which the training starts again. ``begin``: a
+    pretrained network in the place of a fresh one, and the depths of its layers.
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
@@ -82,7 +84,10 @@ def train(
     require_devices(config)
     soft = soft if config.soft else None
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
-    student = student_module(config, pool, seed)
+    if begin is None:
+        student = student_module(config, pool, seed)
+    else:
+        student = STUDENT_MODULES[pool.labels.kind](config, begin[0], pool, seed, begin[1])
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
     _forget_damaged(last, say)
     batches = partial(Steps, pool, labels, config, seed, soft=soft)
@@ -267,14 +272,13 @@ def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)
 
 
-def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
+def export(spec: ExtractorSpec, rows: np.ndarray) -> ExtractorSpec:
     """A trained student's penultimate features as the extractor that goes back across the wall.
 
-    They are centred by the mean feature of ``pool``, PUBLIC rows, and L2-normalised; the scale puts
+    They are centred by the mean feature of ``rows``, PUBLIC ones, and L2-normalised; the scale puts
     all but CLIPPED of the public entries inside -63..63.
     """
-    spec, rows = pool.spec(backbone, weights), pool.inputs
-    network, preprocess = load(spec), Preprocessing(pool.mean, pool.std)
+    network, preprocess = load(spec), Preprocessing(spec.mean, spec.std)
     with torch.inference_mode():
         parts = [
             network.features(preprocess(rows[i : i + BATCH])) for i in range(0, len(rows), BATCH)

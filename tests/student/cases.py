@@ -58,7 +58,7 @@ class Task:
         return trained(config, run_dir=run_dir, seed=seed, **(rows | tests | changed))
 
     def predicted(self, trained: TrainedStudent) -> np.ndarray:
-        spec = export(self.pool, "mlp", trained.weights)
+        spec = export(self.pool.spec("mlp", trained.weights), self.pool.inputs)
         return self.pool.labels.predict(outputs(spec, self.test_x))
 
 
