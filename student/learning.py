@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ..wall.errors import InvalidInput, LabelwallError
 from ..wall.features.embedder import Embedder, integers
 from ..wall.files import reading
 from ..wall.labels import has_label
-from ..wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.preprocessing import Preprocessing
 from ..wall.questions import Round
 from .asking.ask import Asked
@@ -24,7 +25,7 @@ from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.public_rows import PublicRows
 from .config import PRETRAINED, StudentConfig
 from .data import Pool, has_soft
-from .fine_tuning import begin_at, divide, keep_views, start
+from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.network import after_features, as_network
 from .linear.stored import stored_probabilities
@@ -32,7 +33,17 @@ from .linear.virtual_rows import virtual_rows
 from .results import Estimate, RoundResult, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
-from .train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
+from .train import (
+    LINEAR,
+    check,
+    export,
+    features_of,
+    on_plain,
+    outputs,
+    statistics,
+    train,
+    with_head,
+)
 
 # Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
 # with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
@@ -52,6 +63,7 @@ class Learned:
     taught: bool
     dropped: int = 0
     seconds: float = 0.0
+    worse: bool = False  # than the labels that it was taught, by far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +120,13 @@ class TrainingRows:
     def export(self, weights: bytes) -> ExtractorSpec:
         """The trained student, on plain rows, as it goes back to the teacher."""
         if self._backbone != LINEAR:
-            return export(self.pool.spec(self._backbone, weights), self.pool.inputs)
+            spec = self.pool.spec(self._backbone, weights)
+            return export(spec, features_of(spec, self.pool.inputs))
         layer = on_plain(weights, self.pool)
         if self._network is not None:
             return with_head(self._network, layer)
         plain = replace(self.pool, mean=(), std=())
-        return export(plain.spec(LINEAR, layer), plain.inputs)
+        return export(plain.spec(LINEAR, layer), plain.inputs)  # which are the features
 
 
 def fixed_or_small(student: StudentConfig) -> str:
@@ -150,28 +163,38 @@ def learn(
 ) -> Learned:
     """Train a round's student on all labels released so far, and store it.
 
-    Where public rows are foreign or few, the round's released classifier is the student, if it is a
-    network with its features: a student that is taught on such rows forgets what was released.
+    The round's released classifier is the student, if it is a network with its features, where
+    public rows are foreign or few: a student that is taught on such rows forgets what was released;
+    and where the round asked with the features of a pretrained student.
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
     known = [*estimates(results, planned.period), asked.estimate]
-    path, network = folder.round(planned.number) / CLASSIFIER, None
-    if public.task.labels.kind == "class" and path.exists():
-        network = as_network(path, asked.features.spec)
-    if network is None or not _foreign_or_few(public, asked, known):
+    network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
+    tuned = asked.features.spec.backbone.startswith(BESIDE)
+    if network is None or not (tuned or _foreign_or_few(public, asked, known)):
         learned = _train(public, planned, asked, known, folder, console)
-        if network is None or learned is not None:
+        if network is None or not learned.worse:
             return learned
     console.say(f"round {planned.number}: its released classifier is taken for the student")
     labels, _ = released(folder, planned.number, len(public.data.inputs))
     folder.save_student(planned.number, network, labels)
-    if public.data.test_inputs.ndim == 4:  # whose features are known
+    if public.data.test_inputs.ndim == 4 and not tuned:  # whose features are known
         plain = public.features.plain(asked.features.spec, "test").astype(np.float32)
         predicted = outputs(after_features(network), plain)
     else:
         predicted = outputs(network, public.data.test_inputs)
     score = student_score(public, predicted)
     return Learned(score=score, estimate=asked.estimate, taught=False)
+
+
+def _released_network(public: PublicRows, asked: Asked, file: Path) -> ExtractorSpec | None:
+    """A round's released classifier with the network of its features, where it has one."""
+    features = asked.features.spec
+    if not file.exists():
+        return None
+    if features.backbone.startswith(BESIDE):
+        return Layer.released(file, features, public.features.plain(features)).on(features)
+    return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
 def _foreign_or_few(public: PublicRows, asked: Asked, known: Sequence[Estimate | None]) -> bool:
@@ -189,10 +212,8 @@ def _train(
     known: Sequence[Estimate | None],
     folder: RoundFiles,
     console: Console,
-) -> Learned | None:
-    """``learn`` by training; None for a student that is worse than its labels. ``known``: the
-    estimates of all rounds up to this one.
-    """
+) -> Learned:
+    """``learn`` by training. ``known``: the estimates of all rounds up to this one."""
     started, number, settings = time.perf_counter(), planned.number, public.settings
     worse = worse_rounds(known)
     labels, soft = released(folder, number, len(public.data.inputs), worse)
@@ -218,8 +239,6 @@ def _train(
     lesson = Lesson(pool=seen.pool, labels=cleaned.labels, chances=soft)
     if student.backbone == PRETRAINED:
         spec = _fine_tuned(lesson, public, planned, asked, folder, console)
-        if _worse_than_labels(spec, public, soft):
-            return None
         predicted = outputs(spec, public.data.test_inputs)
     else:
         if number not in worse:
@@ -232,6 +251,7 @@ def _train(
         taught=True,
         dropped=int((labels != cleaned.labels).sum()),
         seconds=round(time.perf_counter() - started, 1),
+        worse=student.backbone == PRETRAINED and _worse_than_labels(spec, public, soft),
     )
 
 
@@ -275,10 +295,11 @@ def _fine_tuned(
 ) -> ExtractorSpec:
     """A pretrained student: the network that the round asked with, trained from there on."""
     student, place, features = public.settings.student, folder.round(planned.number), asked.features
-    network = divide(start(features.spec, student, public.task.labels), student.trained_blocks)
-    if (classifier := place / CLASSIFIER).exists():
-        plain = public.features.plain(features.spec)
-        begin_at(network.rest.head, classifier, features.spec, plain)
+    first, plain, classifier = public.first, public.features.plain, None
+    network = divide(start(first, student, public.task.labels), student.trained_blocks)
+    if (file := place / CLASSIFIER).exists() and not features.of:
+        classifier = Layer.released(file, features.spec, plain(features.spec))
+        classifier.begin(network.rest.head)
     views = keep_views(
         place / VIEWS,
         network.front,
@@ -286,6 +307,7 @@ def _fine_tuned(
         student,
         planned.seed,
         partial(console.progress, "views of public images"),
+        public.settings.workers,
     )
     lesson = _with_public_labels(lesson, public.learned)
     weights = train(
@@ -301,7 +323,8 @@ def _fine_tuned(
         begin=(network.rest, network.depths),
     )
     (place / VIEWS).unlink()
-    return export(network.trained(weights), public.data.inputs)
+    tuned = beside(first, network.trained(weights), classifier, plain)
+    return export(tuned, plain(tuned))
 
 
 def _with_public_labels(lesson: Lesson, known: np.ndarray | None) -> Lesson:

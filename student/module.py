@@ -257,17 +257,27 @@ class Student(pl.LightningModule):
     def _refined(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Terms of strongly distorted inputs, whose targets the averaged student says of weakly
-        distorted ones. Released labels are a part of the targets, which falls as the student learns
-        (co-refinement).
+        """Terms of distorted inputs, whose targets the averaged student says of weakly distorted
+        ones.
+
+        Of labelled inputs, half of which are strongly distorted, released labels are a part of the
+        targets, which falls as the student learns (co-refinement).
         """
-        with torch.no_grad():
-            weak = torch.cat([self._augment.weak(x), self._augment.weak(public)])
-            said = exact(self.average(self._preprocess(weak)))
-        told, clean = (self._choices(part) for part in said.split([len(x), len(public)]))
         trust = TRUST * min(1.0, self.global_step / (TRUSTED_AFTER * self._config.steps))
-        labelled, others = self._outputs(self._augment.strong(x), self._augment.strong(public))
+        half, (told, clean) = len(x) // 2, self._said(x, public)
+        moved = [self._augment.weak(x[:half]), self._augment.strong(x[half:])]
+        if not len(public):
+            (labelled,) = self._outputs(torch.cat(moved))
+            return self._co_refined(labelled, y, told, trust), torch.zeros((), device=self.device)
+        labelled, others = self._outputs(torch.cat(moved), self._augment.strong(public))
         return self._co_refined(labelled, y, told, trust), self._consistency(clean, others)
+
+    @torch.no_grad()
+    def _said(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        """Choices of the averaged student for weakly distorted ``inputs``."""
+        weak = torch.cat([self._augment.weak(x) for x in inputs if len(x)])
+        said = exact(self.average(self._preprocess(weak)))
+        return [self._choices(part) for part in said.split([len(x) for x in inputs])]
 
     def _co_refined(
         self, outputs: torch.Tensor, y: torch.Tensor, said: torch.Tensor, trust: float

@@ -272,19 +272,23 @@ def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)
 
 
-def export(spec: ExtractorSpec, rows: np.ndarray) -> ExtractorSpec:
-    """A trained student's penultimate features as the extractor that goes back across the wall.
-
-    They are centred by the mean feature of ``rows``, PUBLIC ones, and L2-normalised; the scale puts
-    all but CLIPPED of the public entries inside -63..63.
-    """
+def features_of(spec: ExtractorSpec, rows: np.ndarray) -> np.ndarray:
+    """Penultimate features of PUBLIC rows, float32 [n, d], computed in batches."""
     network, preprocess = load(spec), Preprocessing(spec.mean, spec.std)
     with torch.inference_mode():
         parts = [
             network.features(preprocess(rows[i : i + BATCH])) for i in range(0, len(rows), BATCH)
         ]
-    features = torch.cat(parts).double().numpy()
-    center = features.mean(axis=0)
+    return torch.cat(parts).numpy()
+
+
+def export(spec: ExtractorSpec, features: np.ndarray) -> ExtractorSpec:
+    """A trained student's penultimate features as the extractor that goes back across the wall.
+
+    They are centred by the mean of ``features``, those of PUBLIC rows, float32 [n, d], and
+    L2-normalised; the scale puts all but CLIPPED of the public entries inside -63..63.
+    """
+    center = features.mean(axis=0, dtype=np.float64)
     centred = features - center
     normed = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     scale = 63.0 / max(float(np.quantile(np.abs(normed), 1 - CLIPPED)), 1e-6)

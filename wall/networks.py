@@ -18,8 +18,8 @@ from torch import nn
 
 from .errors import InvalidInput, MissingData
 from .hog import cell_size, dimensions
-from .layers import Decision, Enlarged, Fourier, Hog, Stages
-from .messages import AT, DECIDED, RELEASED, SIDES, ExtractorSpec
+from .layers import Beside, Decision, Enlarged, Fourier, Hog, Stages
+from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
     name: images are enlarged to its weights' size, or to the side that "@SIDE" after the name says
     (SIDES, in pixels); or "released/" and any of these: features shifted, turned and of length 1,
-    for a released head; or a word of DECIDED and any of all: what it predicts.
+    for a released head; or "beside/" and a name with "@SIDE": the features of the network as it is
+    published, then those of its other weights, at that side; or a word of DECIDED and any of all:
+    what it predicts.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
@@ -88,6 +90,8 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
             return _released(inner, num_classes)
         width = 2 if prefix == DECIDED["value"] else num_classes
         return Backbone(nn.Sequential(inner, Decision(prefix)), width, num_classes)
+    if name.startswith(BESIDE):
+        return _beside(name.removeprefix(BESIDE), input_shape, num_classes)
     if name.partition(AT)[0] in LITE0S:
         return _lite0(name, input_shape, num_classes)
     if name not in NETWORKS:
@@ -228,6 +232,18 @@ def _side(name: str, usual: int) -> int:
         rule = f"a side of {SIDES[0]} to {SIDES[1]} pixels after {AT}"
         raise InvalidInput("backbone", rule, name)
     return side
+
+
+def _beside(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    usual, at, _ = name.partition(AT)
+    if not at or not (usual in LITE0S or usual.startswith(PRETRAINED)):
+        rule = f"a pretrained network's name with {AT}SIDE after {BESIDE}"
+        raise InvalidInput("backbone", rule, name)
+    first, second = (
+        build(each, input_shape=shape, num_classes=num_classes) for each in (usual, name)
+    )
+    width = first.head.in_features + second.head.in_features
+    return Backbone(Beside(first.trunk, second.trunk), width, num_classes)
 
 
 def at_side(spec: ExtractorSpec, side: int) -> ExtractorSpec:

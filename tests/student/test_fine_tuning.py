@@ -11,10 +11,10 @@ import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
-from labelwall.student.fine_tuning import begin_at, divide, keep_views, start
+from labelwall.student.fine_tuning import Layer, beside, divide, keep_views, start
 from labelwall.student.linear.stored import StoredFit, to_bytes
 from labelwall.student.module import Student
-from labelwall.student.train import export, outputs, train
+from labelwall.student.train import export, features_of, outputs, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
@@ -71,7 +71,34 @@ def fine_tuned(
     begin = network.rest, network.depths
     pool = Pool(views, space)
     weights = train(config, pool, labels, run_dir=folder, seed=3, soft=soft, begin=begin)
-    return export(network.trained(weights), IMAGES)
+    spec = network.trained(weights)
+    return export(spec, features_of(spec, IMAGES))
+
+
+def test_the_student_has_both_networks_features_and_the_mean_of_their_logits(features) -> None:
+    rng = np.random.default_rng(1)
+    tuned = start(features, CONFIG, CLASSES)
+    network = divide(tuned, 2)
+    width = network.rest.head.in_features
+    for part in network.rest.parameters():  # as if it had learned
+        part.data.add_(0.01 * torch.randn(part.shape, generator=torch.Generator().manual_seed(1)))
+    tuned = network.trained(to_safetensors(network.rest))
+    layer = Layer(rng.normal(size=(width, 3)), rng.normal(size=3))
+    plain = partial(features_of, rows=IMAGES)
+    both = beside(features, tuned, layer, plain)
+    first, second = plain(features), plain(tuned)
+    np.testing.assert_allclose(plain(both)[:, :width].var(axis=0).sum(), 1, rtol=1e-4)
+    np.testing.assert_allclose(plain(both)[:, width:].var(axis=0).sum(), 1, rtol=1e-4)
+    for kind, own in ((plain(both)[:, :width], first), (plain(both)[:, width:], second)):
+        np.testing.assert_allclose(kind * (own[0, 0] / kind[0, 0]), own, rtol=1e-3, atol=1e-4)
+    expected = (first @ layer.weights + layer.constant + outputs(tuned, IMAGES)) / 2
+    np.testing.assert_allclose(outputs(both, IMAGES), expected, rtol=1e-3, atol=1e-3)
+    alone = beside(features, tuned, None, plain)
+    np.testing.assert_allclose(outputs(alone, IMAGES), outputs(tuned, IMAGES), atol=1e-4)
+    rows, finite = Embedder(both).embed(IMAGES[:4])
+    np.testing.assert_array_equal(Embedder(both).embed(IMAGES[2:3])[0], rows[2:3])
+    assert both.network == f"pretrained/{MODEL}"
+    assert finite.all()
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(0, SHAPE[:2]), (2, None), (99, (16, 16))])
@@ -114,7 +141,7 @@ def test_the_head_begins_at_the_released_classifier(features, tmp_path: Path) ->
     file = tmp_path / "linear.safetensors"
     file.write_bytes(to_bytes(fit, asked.sha256(), length, "class"))
     network = divide(start(asked, CONFIG, CLASSES), 2)
-    begin_at(network.rest.head, file, asked, plain)
+    Layer.released(file, asked, plain).begin(network.rest.head)
     said = outputs(network.trained(to_safetensors(network.rest)), IMAGES)
     z = (plain - np.array(center)) @ axes.astype(float)
     z *= length / np.linalg.norm(z, axis=1).mean()
