@@ -131,6 +131,7 @@ class IndKnn(Mechanism):
 
     stages = (ANSWER,)
     charging = Charging.PREPAID
+    rehearsed = True
     persons = True
 
     @property
