@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from .bins import bins_a_column
 from .hog import BLOCK, CLIP, EPSILON, ORIENTATIONS
 from .messages import DECIDED
 from .preprocessing import LARGEST_PIXEL
@@ -62,6 +63,21 @@ class Fourier(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cos(super().forward(x))
+
+
+class Bins(nn.Module):
+    """Vectors, and beside each entry its bin: one number a bin, its height or 0."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        for name in ("lower", "upper", "height"):
+            zeros = torch.zeros(columns, bins_a_column(columns))
+            self.register_parameter(name, nn.Parameter(zeros))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        entries = x[:, :, None]
+        inside = (entries >= self.lower) & (entries < self.upper)
+        return torch.cat([x, (inside * self.height).flatten(1)], dim=1)
 
 
 class Hog(nn.Module):

@@ -15,9 +15,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from .bins import bins_a_column
 from .errors import InvalidInput, MissingData
 from .hog import cell_size, dimensions
-from .layers import Decision, Enlarged, Fourier, Hog, Stages
+from .layers import Bins, Decision, Enlarged, Fourier, Hog, Stages
 from .messages import DECIDED, RELEASED, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
@@ -194,6 +195,11 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(trunk, 64, num_classes)
 
 
+def _bins(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    (columns,) = shape
+    return Backbone(Bins(columns), columns * (1 + bins_a_column(columns)), num_classes)
+
+
 def _released(network: Backbone, num_classes: int) -> Backbone:
     width = network.head.in_features
     length_one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False)  # but for a factor
@@ -262,8 +268,9 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
     "mlp": _mlp,
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
     "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
+    "bins": _bins,
 }
-VECTORS = ("mlp", "linear", "fourier")
+VECTORS = ("mlp", "linear", "fourier", "bins")
 
 
 def efficientnet_lite0(

@@ -115,7 +115,7 @@ def _inputs(settings: PublicSide, baseline: AnyBaseline, public: PublicData) -> 
 def first_embedder(settings: PublicSide, public: PublicData) -> Embedder:
     """What computes the first round's features."""
     plain = PublicFeatures(settings, {"public": public.inputs}, no_progress).plain
-    spec = first_extractor(settings, describe(settings.data))
+    spec = first_extractor(settings, describe(settings.data), public.inputs)
     spec = whitened(spec, settings.whiten, plain)
     return Embedder(spec, workers=settings.workers, device=settings.device)
 

@@ -14,7 +14,9 @@ import numpy as np
 from ...student.asking.ask_cells import cluster
 from ...student.asking.ask_matrices import ask_matrices
 from ...student.asking.features import (
+    BINS,
     MAX_ROWS,
+    axes_a_row,
     extractor_of_round,
     first_extractor,
     plain_features,
@@ -25,7 +27,6 @@ from ...student.asking.matrix_round import MatrixRound
 from ...student.linear.labelled import Labelled as LabelledRows
 from ...student.linear.labelled import labelled
 from ...student.linear.shift_of_counts import compared
-from ...student.linear.tuning import AXES_BY_ROWS
 from ...student.settings import FirstFeatures, PublicSide
 from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.ind_knn import IndKnn
@@ -101,7 +102,7 @@ class Rehearsal:
         settings, (public, labelled) = self.settings, self._inputs
         if settings.features == "box":
             return self._inputs
-        spec, report = first_extractor(settings, self._task), self._progress
+        spec, report = first_extractor(settings, self._task, public), self._progress
         first, second = (
             plain_features(settings, spec, rows, partial(report, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
@@ -129,11 +130,11 @@ class Rehearsal:
             return (View(name, 0, dimensions, 0, rows, classes, self._records, sides),)
         # Columns may be constant, or sums of others
         spread_in = principal_axes(public[:MAX_ROWS], public.shape[1])[1].shape[1]
-        axes = max(1, min(spread_in, int(rows * AXES_BY_ROWS)))
+        axes = max(1, min(spread_in, int(rows * axes_a_row(name))))
         counts = sorted({min(count, axes) for count in WHITENED})
         return tuple(
             View(name, count, dimensions, axes, rows, classes, self._records)
-            for count in ([whiten] if whiten else [0, *counts])
+            for count in ([whiten] if whiten or name == BINS else [0, *counts])
         )
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...student.asking.features import first_extractor
+from ...student.asking.features import BINS, FOURIER, first_extractor
 from ...student.learning import check_student
 from ...student.settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
@@ -205,7 +205,7 @@ def by_features(settings: PublicSide, task: Task, public: PublicData) -> list[Pu
     if len(task.input_shape) == 1:
         by_name = [replace(settings, features="raw")]
         if task.input_shape[0] <= CURVED:
-            by_name.append(replace(settings, features="fourier"))
+            by_name += [replace(settings, features=name) for name in (FOURIER, BINS)]
         if task.input_shape[0] < EMBEDDED and not settings.whiten:
             by_name.append(replace(settings, features="box", box=public_box(public.inputs)))
         return by_name
@@ -228,7 +228,7 @@ def _rehearsal(
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network = settings.features not in ("hog", "raw", "box", "fourier")
+    network = settings.features not in ("hog", "raw", "box", FOURIER, BINS)
     most, seed = (MAX_NETWORK if network else MAX_LABELLED), settings.seed
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
     asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]

@@ -64,7 +64,7 @@ def run(
     guess = config.records(len(public.inputs))
     for line in filter(None, (large(config.budget.delta, guess), *_untested(public, task.labels))):
         console.say(line)
-    extractor = first_extractor(settings, task)
+    extractor = first_extractor(settings, task, public.inputs)
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
     features = PublicFeatures(settings, rows, console.progress)
