@@ -26,7 +26,6 @@ import regression
 from regret_data import DATA, DELTA, Data
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import on_plain
@@ -34,6 +33,8 @@ from labelwall.experiment.plan.search import mechanisms_for, planned_config, sea
 from labelwall.student.asking.ask_matrices import ask_matrices
 from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.teacher.custody import solver
+from labelwall.teacher.custody.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
@@ -104,7 +105,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    current, shares = asking.asked_rounds(config.seed)[0], []
+    current, shares = asking.schedule.asked_rounds(config.seed)[0], []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
             asked = MatrixRound(
@@ -123,7 +124,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
 def solved(config: Config, mechanism: Mechanism) -> Mechanism:
     """With its noise."""
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    return asking.solved().mechanism
+    return solver.solved(asking.schedule).mechanism
 
 
 def shown(view: View, mechanism: Mechanism) -> str:
@@ -218,7 +219,7 @@ def value_row(epsilon: float) -> str:
         mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
         if mechanism.once_a_round:
             return accuracy(data, asking, view, solved(asking, mechanism), DRAWS)
-        mechanism = replace(asking, mechanism=mechanism).solved().mechanism
+        mechanism = solver.solved(replace(asking, mechanism=mechanism).schedule).mechanism
         embedder, scores = Embedder(spec_of(data, view)), []
         near, asked = (embedder.embed(part)[0] for part in (private, public))
         for draw in range(DRAWS):

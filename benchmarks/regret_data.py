@@ -13,8 +13,8 @@ from linear_accuracy import rows_of
 from tables import TABLES
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.student.asking.features import principal_axes
+from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.datasets.folders import constant_order

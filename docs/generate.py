@@ -10,14 +10,14 @@ import mkdocs_gen_files
 from labelwall import pipeline
 from labelwall.docs.hooks import PAGES
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import (
+from labelwall.experiment.config.settings import explained
+from labelwall.student.config import StudentConfig
+from labelwall.teacher.custody.groups import (
     BudgetConfig,
     CapsConfig,
     EvaluateConfig,
     RoundConfig,
 )
-from labelwall.experiment.config.settings import explained
-from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.shards.config import ScaleConfig

@@ -18,16 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..teacher.custodian import LOCK
 from ..teacher.mechanisms.registry import AUTO
-from ..teacher.private_files import make_private, open_lock
 from ..wall.console import Console
 from ..wall.errors import InvalidInput
-from ..wall.files import write_file
+from ..wall.files import ROWS, write_file
 from .config.config import Config
 from .config.own import OWN, large, own_settings
 from .config.settings import config_of
-from .data import LABELS, ROWS, Data
+from .data import LABELS, Data
 from .model import Model, load
 from .run.run_folder import RunFolder
 from .shown import table
@@ -50,6 +48,9 @@ def _configured(
 
 def _kept(custody: Path) -> Path:
     """The folder for rows in memory of a custodian's directory, which they make known as one."""
+    from ..teacher.custodian import LOCK  # where the rows are private, and nowhere else
+    from ..teacher.private_files import make_private, open_lock
+
     for folder in (custody, custody / ROWS):
         make_private(folder)
     open_lock(custody / LOCK).close()
@@ -61,7 +62,7 @@ def _temporary(
 ) -> tuple[Path, str | Path | None]:
     """(run_dir, custody) of a call that names none: always said, since a ledger is there."""
     lines = [f"run_dir={str(data.scratch / 'run')!r}"]
-    if data.in_memory and data.private is not None and custody is None:
+    if data.keeps_rows and custody is None:
         custody = data.scratch / "custody"
         lines.append(
             f"custody={str(custody)!r}, PRIVATE. Name both to continue in another program; another "
@@ -207,14 +208,13 @@ def priced(
 
     tell_columns(config.data, config.open, console)
     if not config.open:
-        config.solved(console.progress)
-        shown = describe_plan(config)
+        shown = describe_plan(config.schedule, console.progress)
         warning = large(config.budget.delta, config.records(1))
         return config, shown, "\n".join(filter(None, (render_plan(shown), warning)))
     from .plan.search import best_plan  # takes a second
 
     config, optimum = best_plan(config, console, min_accuracy)
-    shown, records = describe_plan(config), optimum.goal.expected_records
+    shown, records = describe_plan(config.schedule), optimum.goal.expected_records
     lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum)
     text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
     return config, {**shown, "expected_records": records, **describe_candidates(optimum)}, text

@@ -17,6 +17,7 @@ from ..wall.datasets.config import SPLITS
 from ..wall.datasets.tables import ID, read_table
 from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, listed
+from ..wall.files import PART
 from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
@@ -34,8 +35,6 @@ from .frames import (
 from .shown import Shown
 
 LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
-ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
-PART = ".part"  # of what is not whole there, which a kill leaves
 PERSON = "person"  # the column of persons that are given beside texts or a frame
 
 
@@ -109,6 +108,11 @@ class Data(Shown):
     def in_memory(self) -> bool:
         """Whether the private rows are given as arrays or frames."""
         return not isinstance(self.private, str | Path)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a custodian's directory has to keep the private rows."""
+        return self.in_memory and self.private is not None
 
     def options(self, place: Path, private: bool = True) -> dict[str, Any]:
         """Options for one's own data, as the command line's.

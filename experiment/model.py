@@ -1,6 +1,7 @@
 """What a run leaves, in Python: its model, its report, its ledger's audit."""
 
 import html
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,15 @@ import numpy as np
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.datasets import readers
 from ..wall.errors import InvalidInput, MissingData, listed
+from ..wall.files import ROWS
 from ..wall.guarantee import protected
 from ..wall.labels import code_of
-from .data import LABELS, ROWS, Data
+from .data import LABELS, Data
 from .frames import as_array, is_frame, read_frame, texts
-from .shown import Shown
+from .shown import Shown, table
 
 if TYPE_CHECKING:
+    from ..student.measures import Measures
     from ..student.results import Estimate
     from .run.summary import Summary
 
@@ -33,6 +36,48 @@ class Report:
     def _repr_html_(self) -> str:
         page = html.escape(self.path.read_text(), quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="700"></iframe>'
+
+
+class Evaluation:
+    """What ``Model.evaluate`` found: ``measures`` of all rows, and ``groups``, those of each group.
+
+    A notebook shows it as a table; ``frame()`` gives it as a data frame of pandas.
+    """
+
+    COLUMNS = (
+        *("rows", "accuracy", "balanced_accuracy", "auroc", "average_precision", "sensitivity"),
+        *("brier", "calibration_error"),
+    )
+
+    def __init__(self, measures: "Measures", groups: Mapping[str, "Measures"]) -> None:
+        self.measures, self.groups = measures, dict(groups)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for all rows, one for each group, one for each class or attribute."""
+        lines = [("all", self.measures), *self.groups.items()]
+        found = [{"of": n} | {c: getattr(m, c) for c in self.COLUMNS} for n, m in lines]
+        for name, one in self.measures.names.items():
+            known = {c: getattr(one, c, None) for c in self.COLUMNS}
+            found.append({"of": name} | known | {"rows": one.positives})
+        return found
+
+    def frame(self) -> Any:
+        """The table as a data frame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.rows()).set_index("of")
+
+    def __repr__(self) -> str:
+        shown = {c: getattr(self.measures, c) for c in self.COLUMNS}
+        known = {c: round(v, 4) for c, v in shown.items() if v is not None}
+        return f"Evaluation({', '.join(f'{name}={value}' for name, value in known.items())})"
+
+    def _repr_html_(self) -> str:
+        shown = [
+            ["" if v is None else f"{v:.4g}" if isinstance(v, float) else v for v in row.values()]
+            for row in self.rows()
+        ]
+        return table(shown, ("", *self.COLUMNS))
 
 
 class Model(Shown):
@@ -149,19 +194,55 @@ class Model(Shown):
         """The share of right labels; for values R^2. Raises InvalidInput for a label of no class,
         and another number of labels than of rows.
         """
-        predicted, truth = self.student.predict(self._inputs(rows)), np.asarray(as_array(labels))
-        if predicted.shape != truth.shape:
-            raise InvalidInput("labels", f"of the shape {predicted.shape}", truth.shape)
+        predicted = self.student.predict(self._inputs(rows))
+        truth = self._truth(labels, predicted.shape)
         if self.student.info.labels.kind == "value":
             return float(1 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
-        if self.student.info.labels.kind == "class":
-            code = code_of(self.student.classes)
-            cells = texts(truth)
-            if unknown := [text for text in cells if code(text) < 0]:
-                rule = f"labels of {listed(self.student.classes)}"
-                raise InvalidInput("labels", rule, unknown[0])
-            truth = np.array([*map(code, cells)])
         return float((predicted == truth).mean())
+
+    def evaluate(
+        self, rows: Any, labels: Any, *, groups: Any = None, specificity: float = 0.9
+    ) -> "Evaluation":
+        """The measures of medicine and of imbalance: AUROC, average precision, sensitivity at a
+        ``specificity``, balanced accuracy, Brier score, calibration; by class or attribute, too.
+
+        ``labels``: of ``rows``, as for ``score``. ``groups``: a name for each row (an age band, a
+        scanner), or the name of a column of ``rows``; the measures are then told by group as well.
+        Raises InvalidInput as ``score``, and for a model of values.
+        """
+        from ..student.measures import by_group, measures
+
+        space = self.student.info.labels
+        if space.kind == "value":
+            raise InvalidInput("model", "one of classes or attributes", "values: use score")
+        if not 0 < specificity < 1:
+            raise InvalidInput("specificity", "above 0 and below 1", specificity)
+        if isinstance(groups, str):
+            groups = as_array(read_frame("rows", rows, [groups])[groups])
+        chances = self.student.probabilities(self._inputs(rows))
+        shape = chances.shape if space.kind == "attributes" else chances.shape[:1]
+        truth = self._truth(labels, shape)
+        if groups is not None and len(groups) != len(chances):
+            raise InvalidInput("groups", f"{len(chances)} names, one for each row", len(groups))
+        found = measures(space, chances, truth, specificity)
+        if found is None:
+            raise InvalidInput("rows", "at least one, of at most 1,000 classes", len(chances))
+        of = {} if groups is None else by_group(space, chances, truth, groups, specificity)
+        return Evaluation(found, of)
+
+    def _truth(self, labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """Labels as codes of the classes, or as they are. Raises InvalidInput."""
+        truth = np.asarray(as_array(labels))
+        if shape != truth.shape:
+            raise InvalidInput("labels", f"of the shape {shape}", truth.shape)
+        if self.student.info.labels.kind != "class":
+            return truth
+        code = code_of(self.student.classes)
+        cells = texts(truth)
+        if unknown := [text for text in cells if code(text) < 0]:
+            rule = f"labels of {listed(self.student.classes)}"
+            raise InvalidInput("labels", rule, unknown[0])
+        return np.array([*map(code, cells)])
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a Hugging Face folder: the student, its model card and its configuration."""

@@ -10,7 +10,9 @@ from ..wall.console import Console
 from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
-from .run.run_folder import RunFolder, resumed
+from .run.door import placed, resumed
+from .run.run_folder import RunFolder
+from .run.served import served, service_plan
 from .run.summary import Summary
 
 
@@ -27,24 +29,29 @@ def train(
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce, tell_columns
-    from .run.places import custodian_place, require_budget
 
-    folder = RunFolder(run_dir)
-    side, apart = config.private_side(), isolate or config.teacher is not None
-    custodian = custodian_place(side, run_dir)
-    if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian)
+    folder, entropy = RunFolder(run_dir), None
+    private = placed(config.private_side(), run_dir)
+    if not isolate and config.teacher is None:  # else another process alone looks into it
+        from ..teacher.custody.places import require_budget
+        from ..teacher.noise.entropy import SystemEntropy
+
+        require_budget(private)
+        entropy = SystemEntropy()
     tell_columns(config.data, config.open, console)
-    if config.open:
-        if config.teacher is None and resumed(config, folder).open:
-            console.say("auto: rehearsing mechanisms and features on public rows")
+    given, config = config, resumed(config, folder)
+    if config.open and config.teacher is not None:
+        config = served(config, service_plan(config.teacher))
+    elif config.open:
+        console.say("auto: rehearsing mechanisms and features on public rows")
         from .plan.search import decided  # torch, whose import takes seconds: after the first line
 
+        assert private.directory is not None
         with console.timed("rehearsal"):
-            config = decided(config, folder, custodian, console)
-    announce(config.private_side(), resumed(config, folder), console)
+            config = decided(config, folder, private.directory, console)
+    given = config if given.open else given
+    announce(config.data, given.schedule, config.schedule, console)
     from .report.report import write_report
     from .run import entry  # as above
     from .run.lines import period_lines
@@ -52,10 +59,10 @@ def train(
     summary = entry.run(
         config,
         run_dir,
-        entropy=SystemEntropy(),
+        entropy=entropy,
         console=console,
         isolate=isolate,
-        custodian=custodian,
+        custodian=private.directory,
         update=update,
     )
     for line in period_lines(summary):

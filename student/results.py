@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from ..wall.files import DELETE, reading, write_file
+from .measures import Measures
 
 # What an estimate follows from
 COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
@@ -62,6 +63,7 @@ class StudentScore:
     confusion: list[Any]  # LabelSpace.confusion as nested lists
     calibration_error: float | None  # expected calibration error, a share in 0..1
     test_sha256: str  # of the test rows and their labels
+    measures: Measures | None = None  # of medicine and of imbalance; None for values
 
 
 @dataclass(frozen=True, kw_only=True)

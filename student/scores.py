@@ -6,16 +6,16 @@ from ..wall.labels import Score, has_truth
 from ..wall.messages import ABSTAINED
 from .asking.features import digest
 from .asking.public_rows import PublicRows
+from .measures import calibration_error, measures
 from .results import StudentScore
-
-BINS = 15  # of equal width, for the expected calibration error
 
 
 def student_score(public: PublicRows, outputs: np.ndarray) -> StudentScore:
     """How good a student is. ``outputs``: its for the test rows, float32 [n, c]."""
     space, truth = public.task.labels, public.data.test_labels
     predicted = space.predict(outputs)
-    certainty = space.certainty(space.probabilities(outputs))
+    probabilities = space.probabilities(outputs)
+    certainty = space.certainty(probabilities)
     right = predicted == truth if certainty.size else certainty
     score = space.score(predicted, truth)
     return StudentScore(
@@ -24,6 +24,7 @@ def student_score(public: PublicRows, outputs: np.ndarray) -> StudentScore:
         confusion=space.confusion(truth, predicted).tolist(),
         calibration_error=calibration_error(certainty, right),
         test_sha256=digest_of_tests(public),
+        measures=measures(space, probabilities, truth),
     )
 
 
@@ -40,12 +41,3 @@ def label_score(public: PublicRows, rows: np.ndarray, labels: np.ndarray) -> Sco
     truth = public.data.labels[rows]
     known = has_truth(truth)
     return space.score(space.decode(labels[known]), truth[known], labels[known] != ABSTAINED)
-
-
-def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
-    """The expected calibration error over BINS, a share in 0..1 (Guo et al. 2017, equation 3); None
-    without answers. ``certainty``: float64 in 0..1; ``right``: bool of the same shape.
-    """
-    place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
-    gaps = np.abs(np.bincount(place, (certainty - right).ravel()))
-    return float(gaps.sum()) / certainty.size if certainty.size else None

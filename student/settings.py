@@ -31,7 +31,7 @@ class FirstFeatures:
             "timm/NAME" for images by a timm model with its published weights, "box" for feature
             vectors in a declared box, "fourier" for 1,024 random Fourier features of few columns of
             deviation about 1, as a table's are: classes with curved borders; "bins" for vectors
-            beside up to 32 bins of each entry, cut at values or quantiles of the public rows:
+            beside up to 64 bins of each entry, one for each value or quantile of the public rows:
             classes that depend on single columns, in any way.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
             null.

@@ -4,10 +4,11 @@ same weights.
 
 import hashlib
 import io
+import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -94,7 +95,7 @@ def train(
         progress(0, config.steps)
         try:
             alone = no_secrets() if config.devices > 1 else nullcontext()
-            with alone, one_thread() if pool.inputs.ndim == 2 else nullcontext():
+            with _interruptible(), alone, one_thread() if pool.inputs.ndim == 2 else nullcontext():
                 trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
         except ProcessException as error:
             raise LabelwallError(
@@ -103,6 +104,19 @@ def train(
             ) from error
     progress(config.steps, config.steps)
     return to_safetensors(student.average.cpu())
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as elsewhere: Lightning exits, and ignores a second one."""
+    heard = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, heard)
+        raise KeyboardInterrupt from None
 
 
 def _forget_damaged(checkpoint: Path, say: Callable[[str], None]) -> None:

@@ -10,17 +10,18 @@ import pytest
 
 from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import (
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan.show import describe_plan, render_plan
+from labelwall.student.config import StudentConfig
+from labelwall.teacher.accounting.accountant import require_affordable
+from labelwall.teacher.custody.groups import (
     BudgetConfig,
     CapsConfig,
     EvaluateConfig,
     PrivacyConfig,
     RoundConfig,
 )
-from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.show import describe_plan, render_plan
-from labelwall.student.config import StudentConfig
-from labelwall.teacher.accounting.accountant import require_affordable
+from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.shards.config import ScaleConfig
@@ -79,7 +80,7 @@ CHEAP = ("quickstart", "mnist_reverse_knn", "own_values", "fashion_mnist_attribu
     ],
 )
 def test_the_script_finds_the_same_epsilon(path: Path) -> None:
-    shown = describe_plan(load_config(path))
+    shown = describe_plan(load_config(path).schedule)
     done = subprocess.run(
         [sys.executable, SCRIPT],
         input=json.dumps(shown),
@@ -103,9 +104,10 @@ def test_the_script_is_short_and_needs_numpy_and_scipy_alone() -> None:
 
 
 def test_plan_says_what_the_noise_of_several_custodians_costs() -> None:
-    config = load_config(ROOT / "configs" / "quickstart.yaml").solved()
-    alone = describe_plan(config)
-    shown = describe_plan(replace(config, teacher=["https://a.example", "https://b.example"]))
+    config = load_config(ROOT / "configs" / "quickstart.yaml")
+    alone = describe_plan(config.schedule)
+    two = replace(config, teacher=["https://a.example", "https://b.example"])
+    shown = describe_plan(two.schedule)
     assert "2 custodians, each with this budget: their sum has 1.41" in render_plan(shown)
     assert "custodians" not in render_plan(alone)
     assert shown == alone | {"custodians": 2}  # the price is each one's own
@@ -115,7 +117,7 @@ def test_a_private_score_is_priced_and_shown(tmp_path: Path) -> None:
     """Also by the script, beside the rounds."""
     config = load_config(ROOT / "configs" / "quickstart.yaml")
     scored = replace(config, evaluate=EvaluateConfig(share=0.2))
-    shown = describe_plan(scored.solved())
+    shown = describe_plan(solved(scored.schedule))
     assert shown["scores"][0]["caps"] == {"score": 1}
     assert "score on the private records: slot 1" in render_plan(shown)
     text = json.dumps(shown)

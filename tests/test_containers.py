@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from labelwall.experiment.commands.configured import OPTIONS
+from labelwall.experiment.commands.configured import options_of
 from labelwall.experiment.config.options import parse
 from labelwall.teacher.ledger.url import LedgerUrl
 from tests.experiment import tiny
@@ -29,7 +29,7 @@ def test_a_command_is_one_of_labelwall(service: str, tmp_path: Path, monkeypatch
     command, *words = SERVICES[service]["command"]
     words = [word.replace("/config/own.yaml", "config.yaml") for word in words]
     (tmp_path / "cert.pem").write_text("")
-    config, options = parse(words, command, options=OPTIONS[command])
+    config, options = parse(words, command, options=options_of(command))
     if service == "teacher":
         assert config.custodian_dir == "/custody"
         assert config.ledger is not None

@@ -13,7 +13,7 @@ import pytest
 
 import labelwall as lw
 from labelwall import pipeline
-from labelwall.experiment.commands.configured import OPTIONS, parse_cells
+from labelwall.experiment.commands.configured import options_of, parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of
@@ -69,7 +69,7 @@ def test_an_example_is_valid(line: str) -> None:
     if "--config" in words and command == "compare":
         assert parse_cells(words)[0]
     elif "--config" in words:
-        assert parse(words, command, options=OPTIONS.get(command))[0].rounds
+        assert parse(words, command, options=options_of(command))[0].rounds
 
 
 def test_the_methods_page_names_every_kind() -> None:

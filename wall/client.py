@@ -3,7 +3,7 @@
 Queries are recognised by their identities. Each call of ``answer`` or ``count`` returns one receipt
 of what that call was charged, also where replies were lost. So the receipts of all calls sum to at
 most what the ledger charged, and to exactly that unless a call failed, was given up, or lost its
-reply because a service stopped. Nothing that would be charged again is retried: where the teacher
+reply because a service stopped. Nothing that would be charged again is retried: if the teacher
 failed after a charge, the caller gets the error.
 """
 
@@ -180,7 +180,7 @@ class RemoteTeacher:
         return self._read(lambda: state["result"], form)
 
     def _read(self, content: Callable[[], Any], form: Callable[[Any], T]) -> T:
-        """What the service said, in its ``form``. Raises Refused where it is not."""
+        """What the service said, in its ``form``. Raises Refused if it is not."""
         try:
             return form(content())
         except (*MALFORMED, InvalidInput) as error:
@@ -221,7 +221,7 @@ class RemoteTeacher:
                 refusal = Refused("unreachable", text)
             text = f"{self._url}: {refusal}{CURES.get(refusal.code, '')}"
             if refusal.code not in RETRIED or time.monotonic() - started > self._patience:
-                # the error that the in-process teacher would raise, where there is one
+                # the error that the in-process teacher would raise, if there is one
                 raise {
                     "teacher_failed": TeacherFailed(),
                     "ledger_refused": LedgerMismatch(text),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 QUIET_FOR = 3.0  # seconds of a task before it is shown at all
-EVERY = 30.0  # seconds between two lines about a task, where there is no terminal
+EVERY = 30.0  # seconds between two lines about a task, if there is no terminal
 
 
 class Console:

@@ -14,9 +14,7 @@ _LONG_WORD = re.compile(rf"(?<!\S)(?=\S{{{LONGEST + 10}}})(\S{{{LONGEST}}})\S*")
 
 
 class LabelwallError(Exception):
-    """Root of all errors that users see: one line. Long words are cut at LONGEST characters, and a
-    text at LONGEST_TEXT: it may quote a file.
-    """
+    """Root of all errors that users see: one line, cut since it may quote a file."""
 
     def __init__(self, text: str = "") -> None:
         words = _LONG_WORD.sub(lambda word: f"{word[1]}...", text)
@@ -98,7 +96,7 @@ def listed(words: Iterable[object]) -> str:
 
 
 def require_known(name: str, given: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise InvalidInput where a setting names what is not ``known``; ``what`` these names are."""
+    """Raise InvalidInput if a setting names what is not ``known``; ``what`` these names are."""
     for unknown in (each for each in given if each not in known):
         raise InvalidInput(name, f"{what}, of {listed(known)}", unknown, meant(unknown, known))
 

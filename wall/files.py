@@ -12,6 +12,8 @@ import numpy as np
 from .errors import LabelwallError
 
 FORMAT = 1  # of ledgers, anchors, directories and runs
+PART = ".part"  # ends the name of what is not whole yet, which a kill leaves
+ROWS = "rows"  # the folder with rows that a program had in memory
 DELETE = (
     "Delete it, and metrics.json beside it if there is one: the run's command makes them again, "
     "and pays for nothing twice."
@@ -19,7 +21,7 @@ DELETE = (
 
 
 def other_format(what: str, found: object) -> str | None:
-    """The error of a file that names another format, or none; None where it names this one."""
+    """The error of a file that names another format, or none; None if it names this one."""
     if type(found) is int and found == FORMAT:
         return None
     found = repr(found)[:20]
@@ -28,12 +30,12 @@ def other_format(what: str, found: object) -> str | None:
 
 @contextmanager
 def whole(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A file to write, which is at ``path`` once all of it is on the disk. A process that dies
-    before leaves what was there, and a file beside it that ends in .part.
+    """A file to write, which is at ``path`` once all of it is on the disk.
 
+    A process that dies before leaves what was there, and a file beside it that ends in .part.
     ``mode``: of a new file, less the process's mask. An OSError names the file.
     """
-    scratch = path.with_name(path.name + ".part")
+    scratch = path.with_name(path.name + PART)
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -66,7 +68,7 @@ def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> N
 
 @contextmanager
 def reading(path: Path, cure: str = DELETE) -> Iterator[None]:
-    """Raises LabelwallError, which names the file, where what was written whole does not load."""
+    """Raises LabelwallError, which names the file, if what was written whole does not load."""
     try:
         yield
     except Exception as error:  # zipfile, numpy, safetensors and json raise many types

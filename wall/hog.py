@@ -39,7 +39,7 @@ def cell_size(height: int, width: int) -> tuple[int, int]:
     while dimensions(height // rows, width // columns) > MAX_DIMENSIONS:
         down, across = height // rows, width // columns
         # Coarsen the finer direction, or both.
-        rows, columns = rows + (down >= across), columns + (across >= down)
+        rows, columns = rows + int(down >= across), columns + int(across >= down)
     return rows, columns
 
 
@@ -77,8 +77,9 @@ def _features(images: np.ndarray) -> np.ndarray:
 
 
 def _strongest(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Length and orientation's bin of each pixel's gradient, that of the channel with the longest:
-    [n, height, width]. At the image's edge there is no gradient across it.
+    """Length and orientation's bin of each pixel's longest gradient: [n, height, width].
+
+    At the image's edge there is no gradient across it.
     """
     pixels, (lengths, bins) = images.astype(np.int64), _gradients()
     down, across = np.full((2, *pixels.shape), 255)
@@ -93,9 +94,10 @@ def _strongest(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _gradients() -> tuple[np.ndarray, np.ndarray]:
-    """Of the gradient (down, across), at [down + 255, across + 255]: length and orientation's bin.
+    """Length and orientation's bin of each gradient: float64 and uint8 [511, 511].
 
-    float64 and uint8 [511, 511]: differences of two pixels have no other values.
+    The gradient (down, across) is at [down + 255, across + 255]: differences of two pixels have no
+    other values.
     """
     down, across = np.mgrid[-255.0:256.0, -255.0:256.0]
     degrees = np.arctan2(down, across) * (180 / np.pi) % 180

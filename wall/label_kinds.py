@@ -71,9 +71,7 @@ class ClassLabels(LabelSpace):
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
-    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row with another entry than 0
-    and 1.
-    """
+    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row not of 0 and 1 alone."""
     places = np.arange(bits.shape[1], dtype=np.int64)
     codes = (np.clip(bits, 0, 1) << places).sum(axis=1, dtype=np.int64)
     return np.where(((bits == 0) | (bits == 1)).all(axis=1), codes, -1)
@@ -143,18 +141,17 @@ class AttributeLabels(LabelSpace):
         if (label == ABSTAINED).all():
             return None
         marked = zip(self.names, label.tolist(), strict=True)
-        return ", ".join(name + "?" * (bit == ABSTAINED) for name, bit in marked if bit) or (
-            "none of them"
-        )
+        present = (f"{name}?" if bit == ABSTAINED else name for name, bit in marked if bit)
+        return ", ".join(present) or "none of them"
 
 
 @dataclass(frozen=True)
 class ValueLabels(LabelSpace):
-    """A real value a row: truth is float64 [n], codes and labels are how many of STEPS between the
-    bounds it is above the lower one, int64 [n]; what lies outside is moved to the bound.
+    """A real value a row: truth is float64 [n], codes and labels are steps, int64 [n].
 
-    ``low``, ``high``: public bounds, declared, never taken from private rows. Raises InvalidInput
-    unless both are finite and low < high.
+    Steps are counted from the lower bound, STEPS of them to the upper one; a value outside is moved
+    to the bound. ``low``, ``high``: public bounds, declared, never taken from private rows. Raises
+    InvalidInput unless both are finite and low < high.
     """
 
     kind: ClassVar[str] = "value"
@@ -222,7 +219,8 @@ class ValueLabels(LabelSpace):
 
 
 def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
-    """Root mean squared and mean absolute error, in the values' unit, and R2 of float64 [n] each;
+    """Root mean squared and mean absolute error, in the values' unit, and R2 of float64 [n] each.
+
     None for fewer than two rows.
     """
     if len(values) < 2:
@@ -235,7 +233,7 @@ def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
 
 
 def format_errors(measured: dict[str, float] | None) -> str:
-    """Errors for a reader: "RMSE 0.31, R2 0.892"; "unknown" where there are none."""
+    """Errors for a reader: "RMSE 0.31, R2 0.892"; "unknown" if there are none."""
     if measured is None:
         return "unknown"
     return f"RMSE {measured['rmse']:.4g}, R2 {measured['r2']:.3f}"
@@ -243,6 +241,7 @@ def format_errors(measured: dict[str, float] | None) -> str:
 
 def label_space(kind: str, names: Sequence[str] = (), bounds: Sequence[float] = ()) -> LabelSpace:
     """The space called ``kind``, with the names of classes or attributes, or the bounds of values.
+
     Raises InvalidInput for an unknown kind, and for names or bounds that break the space's rules.
     """
     if kind == ValueLabels.kind:
@@ -256,5 +255,5 @@ def label_space(kind: str, names: Sequence[str] = (), bounds: Sequence[float] = 
 
 
 def numbered_space(kind: str, count: int) -> LabelSpace:
-    """A space of ``count`` classes or attributes, or of values, where names do not matter."""
+    """A space of ``count`` classes or attributes, or of values, if names do not matter."""
     return label_space(kind, list(map(str, range(count))), (0.0, 1.0))

@@ -4,7 +4,7 @@ A label takes three forms:
 
 - truth: what a file holds, such as a class's index, 0 and 1 by attribute, or a number;
 - code: the label of a private row, one int64 in 0..num_labels-1, a function of that row alone;
-- label: what is released and trained on, int64 [n] or [n, c], ABSTAINED where nothing was released.
+- label: what is released and trained on, int64 [n] or [n, c], ABSTAINED if nothing was released.
 
 ``encode`` makes codes of truth, ``expand`` labels of codes, ``decode`` truth of labels.
 """
@@ -24,7 +24,7 @@ from .messages import ABSTAINED
 
 Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "errors"
 MISSING = {"", "?", "na", "n/a", "nan", "nat", "none", "null"}  # cells that say nothing
-NO_LABEL = MISSING | {"-1"}  # where other rows tell the classes
+NO_LABEL = MISSING | {"-1"}  # if other rows tell the classes
 MAX_CODE_POINT = 0x10FFFF  # of a character
 
 
@@ -70,8 +70,9 @@ class LabelSpace(ABC):
         """Whether an array has the dtype and the columns of truth, as ``form`` says."""
 
     def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """``truth`` as int64 or float64, each entry by itself: texts by ``code_of`` names, -1 for
-        numbers that are not whole. Raises InvalidInput, without the number of rows.
+        """Truth as int64 or float64, each entry by itself; -1 for other texts than names.
+
+        Numbers that are not whole become -1, too. Raises InvalidInput, without the number of rows.
         """
         if not self.fits(truth):
             raise InvalidInput(name, self.form, shape_text(truth))
@@ -85,14 +86,17 @@ class LabelSpace(ABC):
         return truth.astype(np.int64)
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """Codes int64 [n] of ``truth``, each a function of its own row; one that ``is_code``
-        refuses stands for no label. Raises as ``canonical``.
+        """Codes int64 [n] of ``truth``, each a function of its own row.
+
+        A code that ``is_code`` refuses stands for no label. Raises as ``canonical``.
         """
         return self.canonical(name, truth)
 
     def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        """PUBLIC ``truth`` as ``canonical``. Raises InvalidInput also unless it has a label for
-        each of ``rows`` rows (None: of any positive number).
+        """PUBLIC ``truth`` as ``canonical`` gives it.
+
+        Raises InvalidInput also unless each of ``rows`` rows has a label (None: any number of rows,
+        but not 0).
         """
         entries = self.canonical(name, truth)
         if not len(entries) or rows not in (None, len(entries)):
@@ -105,7 +109,7 @@ class LabelSpace(ABC):
         return entries
 
     def numbered(self, truth: np.ndarray) -> "LabelSpace":
-        """This space, named by numbers where it has no names: as many as PUBLIC ``truth`` shows."""
+        """This space, named by numbers if it has no names: as many as PUBLIC ``truth`` shows."""
         return self
 
     def is_code(self, codes: np.ndarray) -> np.ndarray:
@@ -117,7 +121,7 @@ class LabelSpace(ABC):
         return codes
 
     def decode(self, labels: np.ndarray) -> np.ndarray:
-        """Truth of labels, with ABSTAINED (NaN for values) where there is none."""
+        """Truth of labels, with ABSTAINED (NaN for values) if there is none."""
         return labels
 
     def no_labels(self, rows: int) -> np.ndarray:
@@ -133,9 +137,7 @@ class LabelSpace(ABC):
         """Truth that a network's ``outputs``, float32 [n, outputs], stand for."""
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """What a network's ``outputs`` give each of ``names``: float64 [n, outputs] in 0..1; [n, 0]
-        for values.
-        """
+        """Probabilities of ``names`` by ``outputs``, float64 [n, outputs]; [n, 0] for values."""
         return np.zeros((len(outputs), 0))
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
@@ -144,8 +146,9 @@ class LabelSpace(ABC):
 
     @abstractmethod
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Counts of rows by true and predicted label, int64: [c, c] of classes, [c, 2, 2] by
-        attribute, [CELLS, CELLS] by equal parts of the bounds.
+        """Counts of rows by true and predicted label, int64.
+
+        [c, c] of classes, [c, 2, 2] by attribute, [CELLS, CELLS] by equal parts of the bounds.
         """
 
     @abstractmethod
@@ -155,19 +158,20 @@ class LabelSpace(ABC):
     def score(
         self, predicted: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None
     ) -> Score:
-        """How good ``predicted`` truth is where ``known`` (bool, of its shape; all when None):
-        "accuracy", the share of equal entries, None where nothing is known; "errors" of values.
+        """Quality of ``predicted`` truth, by the entries that are ``known`` (bool; None: all).
+
+        "accuracy": the share of equal entries, None if nothing is known; "errors": of values.
         """
         right = (predicted == truth)[slice(None) if known is None else known]
         return {"accuracy": float(right.mean()) if right.size else None}
 
     def format_score(self, score: Score) -> str:
-        """A score for a reader: "95.12% right"; "unknown" where there is none."""
+        """A score for a reader: "95.12% right"; "unknown" if there is none."""
         return "unknown" if score["accuracy"] is None else f"{100 * score['accuracy']:.2f}% right"
 
     @abstractmethod
     def text(self, label: np.ndarray) -> str | None:
-        """One label, int64 [] or [c], for a reader; None where nothing was released."""
+        """One label, int64 [] or [c], for a reader; None if nothing was released."""
 
     def fields(self) -> dict[str, Any]:
         """Arguments of ``label_space`` that make this space, as JSON holds them."""
@@ -186,8 +190,9 @@ def has_label(labels: np.ndarray) -> np.ndarray:
 
 
 def readable(texts: np.ndarray) -> list[str]:
-    """An array's texts [n]; "" for one with numbers that are no characters, which an array can hold
-    and a text can not.
+    """An array's texts [n]; "" for one with numbers that are no characters.
+
+    An array can hold such a text, and Python can not.
     """
     if not texts.size:
         return []
@@ -197,8 +202,9 @@ def readable(texts: np.ndarray) -> list[str]:
 
 
 def written(label: object) -> str:
-    """A label as it is compared: in Unicode's composed form (NFC), without blanks around it and
-    without the ".0" of a whole number; "" where it is missing.
+    """A label as it is compared: in Unicode's composed form (NFC); "" if it is missing.
+
+    Blanks around it, and the ".0" of a whole number, are left out.
     """
     if label is None or label != label:
         return ""
@@ -213,8 +219,9 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 
 
 def code_of(names: Iterable[str]) -> Callable[[object], int]:
-    """A function of one label as a file or a program writes it: its place in the public ``names``,
-    -1 where it is none of them. Case does not matter where no two names differ by it alone.
+    """A function of one label: its place in the public ``names``, -1 if it is none of them.
+
+    Case does not matter if no two names differ by it alone.
     """
     codes = {written(name): code for code, name in enumerate(names)}
     alone = Counter(name.casefold() for name in codes)
@@ -228,8 +235,9 @@ def code_of(names: Iterable[str]) -> Callable[[object], int]:
 
 
 def class_names(test: Iterable[object], public: Iterable[object]) -> list[str]:
-    """The classes that PUBLIC labels name, in order: those of ``test`` rows, and those of
-    ``public`` rows where there are no test rows, or these name one of their classes, too.
+    """The classes that PUBLIC labels name, in order: those of ``test`` rows and of ``public`` ones.
+
+    The public rows' classes count if there are no test rows, or if they share one of their classes.
     """
     names = {text for label in test if (text := written(label))}
     code, none = code_of(sorted(names)), NO_LABEL if names else MISSING

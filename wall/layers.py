@@ -5,7 +5,6 @@ import math
 import torch
 from torch import nn
 
-from .bins import bins_a_column
 from .hog import BLOCK, CLIP, EPSILON, ORIENTATIONS
 from .messages import DECIDED
 from .preprocessing import LARGEST_PIXEL
@@ -41,8 +40,10 @@ class Stages(nn.Module):
 
 
 class Decision(nn.Module):
-    """Of classes 1 for the largest logit of a row, 0 for all others; of attributes 1 for a positive
-    one, else -1; a value from -1 to 1, with what makes the row's length 1.
+    """Decisions by logits, as their ``prefix`` says.
+
+    Classes: 1 for the largest logit of a row, 0 for all others. Attributes: 1 for a positive logit,
+    else -1. A value: from -1 to 1, and a second number that makes the row's length 1.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -66,23 +67,23 @@ class Fourier(nn.Linear):
 
 
 class Bins(nn.Module):
-    """Vectors, and beside each entry its bin: one number a bin, its height or 0."""
+    """Vectors, and beside them the heights of the bins that projections of them are in, or 0."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, count: int) -> None:
         super().__init__()
-        for name in ("lower", "upper", "height"):
-            zeros = torch.zeros(columns, bins_a_column(columns))
-            self.register_parameter(name, nn.Parameter(zeros))
+        self.weight = nn.Parameter(torch.zeros(count, columns))
+        self.lower, self.upper, self.height = (nn.Parameter(torch.zeros(count)) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        entries = x[:, :, None]
-        inside = (entries >= self.lower) & (entries < self.upper)
-        return torch.cat([x, (inside * self.height).flatten(1)], dim=1)
+        projected = nn.functional.linear(x, self.weight)
+        inside = (projected >= self.lower) & (projected < self.upper)
+        return torch.cat([x, inside * self.height], dim=1)
 
 
 class Hog(nn.Module):
-    """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1:
-    those of wall/hog.py but for rounding. There are no weights.
+    """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1.
+
+    They are those of wall/hog.py but for rounding. There are no weights.
     """
 
     def __init__(self, cells: tuple[int, int]) -> None:

@@ -1,9 +1,10 @@
 """Public integer matrices that a teacher counts all its records by: one noisy release each.
 
 *Cells*: centres go in, noisy counts come out. Each private record votes once, and public rows
-inherit the counts nearby. *Weights* of a linear classifier go in, one noisy sum comes out, to which
-each record adds its own part of the gradient, once. The units of a sum are public functions of the
-weights, the extractor and the mechanism. What is computed from counts and sums is post-processing.
+inherit the counts nearby. *Weights* of a linear classifier: they go in, one noisy sum comes out.
+Each record adds its own part of the gradient to it, once. The units of a sum are public functions
+of the weights, the extractor and the mechanism. Whatever is computed from counts and sums is
+post-processing.
 """
 
 import hashlib
@@ -26,6 +27,8 @@ GROUP = 32  # entries of which only the smallest is looked at first
 FRACTION = 16  # bits: a logit is an integer times 2^-16
 MAX_WEIGHT = 32_767
 MAX_CLASSES = 4096
+LEVELS = 2 * MAX_ENTRY + 1  # values of a feature
+GRID = 128  # steps of a neighbour's weight: GRID^2 (q.x)^2 < 2^62 fits int64
 MAX_ENTRIES = 1 << 20  # of one matrix
 MAX_BIAS = 63  # the last input of every record is a public constant
 CLIP = 1 << 20  # largest length of a record's part of the gradient, in units of the sum
@@ -38,8 +41,9 @@ SENSITIVITY = math.isqrt(CLIP**2 + COUNT**2 - 1) + 1
 
 @dataclass(frozen=True)
 class Matrix:
-    """``entries``: integers [rows, columns]; ``slot``: the entry of the plan that pays. Raises
-    InvalidInput for any other dtype, shape or entry.
+    """Integers, ``entries`` [rows, columns]. ``slot``: the entry of the plan that pays.
+
+    Raises InvalidInput for any other dtype, shape or entry.
     """
 
     entries: np.ndarray
@@ -67,8 +71,9 @@ class Matrix:
             raise InvalidInput(f"{self.kind}.slot", "at least 0", self.slot)
 
     def identity(self, extractor: str, mechanism: dict[str, object]) -> str:
-        """SHA-256 (hex) of the entries in order, the slot, the extractor's hash, mechanism and
-        parameters. Another slot may count other records: it pays for the same matrix again.
+        """SHA-256 (hex) of the entries in order, the slot, the extractor's hash, and the mechanism.
+
+        Another slot may count other records: it pays for the same matrix again.
         """
         entries, named = self.entries, {"extractor": extractor, "mechanism": mechanism}
         prefix = canonical_json({**named, "slot": self.slot, self.kind: list(entries.shape)})
@@ -80,8 +85,9 @@ class Matrix:
 
 
 class Cells(Matrix):
-    """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre, the
-    first of equal ones. The rows are centres in the extractor's quantised features.
+    """A partition of feature space from PUBLIC rows, by centres in the extractor's integers.
+
+    Each point belongs to its nearest centre, the first of equal ones.
     """
 
     kind, array, dtype = "cells", "centers", np.int8
@@ -106,8 +112,9 @@ MATRICES: dict[str, type[Matrix]] = {kind.kind: kind for kind in (Cells, Weights
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """``counts``: int64, None if the cap was reached. Of cells: [m, n_classes] noisy votes, some
-    negative. Of weights: [1, (d + 1) * n_classes + 1] noisy sums.
+    """Noisy ``counts``, int64; None if the cap was reached.
+
+    By cells: [m, n_classes] votes, some negative. By weights: [1, (d + 1) * n_classes + 1] sums.
     """
 
     counts: np.ndarray | None = field(repr=False)
@@ -164,8 +171,8 @@ def inherit(
     """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts [m, c], for free.
 
     Each row sums the votes of its cells (``cells_of_row``: int64 [n, neighbours]). It gets the
-    class with the most votes where these exceed the second most by more than ``margin`` votes, and
-    abstains elsewhere.
+    class with the most votes if these exceed the second most by more than ``margin`` votes, and
+    abstains otherwise.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:
@@ -208,7 +215,7 @@ def longest_residual(labels: str, outputs: int, clip: float, *, first: bool) -> 
 
     ``clip``: of a class's residuals; of each attribute's, in the root mean square; of a value's, in
     half ranges. ``first``: whether all weights are 0, or one is 1. The residuals of a class or of
-    attributes all have one length there, so that the unit is larger and noise is smaller where clip
+    attributes all have one length there, so that the unit is larger and noise is smaller if clip
     allows more. Those of a value are the values, and the range limits them.
     """
     if labels == "value":

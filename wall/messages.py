@@ -76,7 +76,9 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Answers:
-    """``labels``: int64 [n] or [n, n_attributes], -1 where none was released, as wall.labels says;
+    """Answers to n queries.
+
+    ``labels``: int64 [n] or [n, n_attributes], -1 if none was released, as wall.labels says;
     ``outcomes``: uint8 [n] of Outcome.
     """
 
@@ -117,7 +119,7 @@ class ExtractorSpec:
     ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied
     before the network; for "box" the middle and half the length of each side of the domain,
     whose sides become -63..63.
-    ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where
+    ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros if
     empty), then multiplied by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC
     rows or are constants.
     ``axes``: int16 [d, k] in C order, little-endian, with d = len(center), from PUBLIC rows: the

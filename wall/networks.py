@@ -15,7 +15,6 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from .bins import bins_a_column
 from .errors import InvalidInput, MissingData
 from .hog import cell_size, dimensions
 from .layers import Bins, Decision, Enlarged, Fourier, Hog, Stages
@@ -25,7 +24,7 @@ from .preprocessing import LARGEST_PIXEL
 if TYPE_CHECKING:
     import timm.models
 
-FOURIER = 1024  # random features
+FOURIER, BINS = 1024, 1024  # random features; bins of all columns together
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
@@ -39,7 +38,7 @@ MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
 def one_thread() -> Iterator[None]:
     """torch has one thread inside.
 
-    Where products are small several wait for one another, which takes forty times as long beside
+    If products are small several wait for one another, which takes forty times as long beside
     other work.
     """
     threads = torch.get_num_threads()
@@ -72,10 +71,10 @@ class Backbone(nn.Module):
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
     """A network with fresh weights (from torch's global generator). Raises InvalidInput.
 
-    ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
-    name: images are enlarged to its weights' size; or "released/" and any of these: features
-    shifted, turned and of length 1, for a released head; or a word of DECIDED and any of all: what
-    it predicts.
+    ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a
+    name: images are enlarged to its weights' size. Before any of these may stand "released/":
+    features are shifted, turned and of length 1, for a released head. A word of DECIDED may stand
+    before all: the network's predictions.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
@@ -195,11 +194,6 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(trunk, 64, num_classes)
 
 
-def _bins(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    (columns,) = shape
-    return Backbone(Bins(columns), columns * (1 + bins_a_column(columns)), num_classes)
-
-
 def _released(network: Backbone, num_classes: int) -> Backbone:
     width = network.head.in_features
     length_one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False)  # but for a factor
@@ -208,8 +202,9 @@ def _released(network: Backbone, num_classes: int) -> Backbone:
 
 
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """A timm model without its classifier, on images of ``shape``, or PRETRAINED on colour images
-    of the size that its published weights were trained with.
+    """A timm model without its classifier, on images of ``shape``.
+
+    A PRETRAINED one is on colour images of the size that its published weights were trained with.
     """
     if name.startswith(TIMM):
         trunk = _without_classifier(name, shape, in_chans=shape[-1])
@@ -246,8 +241,9 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
 
 
 def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """timm's model at 160 x 160 pixels; with features at three depths, as earlier stages know
-    images better that are unlike ImageNet's.
+    """timm's model at 160 x 160 pixels, or its features at three depths.
+
+    Earlier stages are better for images that are unlike ImageNet's.
     """
     network = _without_classifier(LITE0, shape)
     trunk, width = (Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
@@ -268,7 +264,7 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
     "mlp": _mlp,
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
     "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
-    "bins": _bins,
+    "bins": lambda shape, count: Backbone(Bins(shape[0], BINS), shape[0] + BINS, count),
 }
 VECTORS = ("mlp", "linear", "fourier", "bins")
 
@@ -297,10 +293,16 @@ def efficientnet_lite0(
     if stages:
         blocks = list(network.trunk.get_submodule("network.network.blocks").children())
         center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
-    channels, scale = input_shape[2], UNIT * math.sqrt(len(center))
-    statistics = (MIDDLE,) * channels, (SPREAD,) * channels
-    weights = to_safetensors(network)
-    return ExtractorSpec(name, input_shape, num_classes, weights, *statistics, center, scale)
+    return ExtractorSpec(
+        backbone=name,
+        input_shape=input_shape,
+        num_classes=num_classes,
+        weights=to_safetensors(network),
+        mean=(MIDDLE,) * input_shape[2],
+        std=(SPREAD,) * input_shape[2],
+        center=center,
+        scale=UNIT * math.sqrt(len(center)),
+    )
 
 
 def without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
@@ -340,7 +342,13 @@ def timm_model(
         mean, std = ((sum(values) / 3,) * input_shape[2] for values in (mean, std))
     scale = UNIT * math.sqrt(network.head.in_features)
     return ExtractorSpec(
-        PRETRAINED + name, input_shape, num_classes, to_safetensors(network), mean, std, scale=scale
+        backbone=PRETRAINED + name,
+        input_shape=input_shape,
+        num_classes=num_classes,
+        weights=to_safetensors(network),
+        mean=mean,
+        std=std,
+        scale=scale,
     )
 
 

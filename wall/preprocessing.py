@@ -14,8 +14,8 @@ LARGEST_PIXEL = 255  # becomes 1
 class Preprocessing:
     """Pixels are divided by 255, then each channel is (x - mean) / std.
 
-    ``mean``, ``std``: by channel, on the 0..1 scale; constants, or statistics of PUBLIC rows. Of
-    vectors by entry; they stay as they are where there is none.
+    ``mean``, ``std``: by channel, on the 0..1 scale; constants, or statistics of PUBLIC rows.
+    Vectors have them by entry, and stay as they are without.
     """
 
     mean: tuple[float, ...] = ()
@@ -34,8 +34,9 @@ class Preprocessing:
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, inputs: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """float32 [n, c, h, w] of images uint8 [n, h, w, c], or float32 [n, c, h, w] of 0..1;
-        vectors float32 [n, d], as they are where there is no mean.
+        """Images as float32 [n, c, h, w], vectors as float32 [n, d].
+
+        Images are uint8 [n, h, w, c], or float32 [n, c, h, w] of 0..1.
         """
         x = unit_scale(inputs)
         return self.standardise(x) if x.ndim == 4 or self.mean else x

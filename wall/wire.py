@@ -74,9 +74,7 @@ def _safetensors(body: bytes) -> dict[str, np.ndarray]:
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:
-    """An extractor as a safetensors body of byte strings: fields (JSON), weights, axes, and
-    landmarks where there are any.
-    """
+    """An extractor as a safetensors body: fields (JSON), weights, axes and landmarks as bytes."""
     fields = {name: value for name, value in asdict(spec).items() if name in SPEC_FIELDS}
     parts = {"fields": json.dumps(fields).encode(), "weights": spec.weights, "axes": spec.axes}
     parts |= {LANDMARKS: spec.landmarks} if spec.landmarks else {}
@@ -135,8 +133,9 @@ def result_to_json(result: Answers | NoisyCounts) -> dict[str, object]:
 
 
 def decode_answers(value: Any, classes: int, rows: int) -> Answers:
-    """Inverse of result_to_json for the answers to ``rows`` queries of a network of ``classes``
-    outputs. Raises one of MALFORMED for anything else.
+    """Inverse of result_to_json for answers to ``rows`` queries; ``classes``: a network's outputs.
+
+    Raises one of MALFORMED for anything else.
     """
     labels = np.array(value["labels"], dtype=np.int64)
     outcomes = np.array(value["outcomes"], dtype=np.uint8)
@@ -153,7 +152,9 @@ def decode_counts(value: Any, classes: int, matrix: Matrix) -> NoisyCounts:
     if value["counts"] is None:
         return NoisyCounts(None, receipt)
     counts, rows = np.array(value["counts"], dtype=np.int64), len(matrix.entries)
-    votes_or_score = (rows, classes), (1, 2 * rows)
-    if counts.shape not in ([(1, matrix.entries.size + 1)], votes_or_score)[matrix.kind == "cells"]:
+    shapes = [(1, matrix.entries.size + 1)]
+    if matrix.kind == "cells":
+        shapes = [(rows, classes), (1, 2 * rows)]  # votes, or a score
+    if counts.shape not in shapes:
         raise ValueError("another shape")
     return NoisyCounts(counts, receipt)

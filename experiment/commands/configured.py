@@ -5,13 +5,11 @@ Each takes the arguments after its name and returns the exit code. Its docstring
 
 import inspect
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...teacher.service.config import ServiceConfig
 from ...wall.console import Console
 from ...wall.datasets.sources import facts
 from ...wall.errors import InvalidInput, extra
@@ -75,10 +73,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         ),
         "--quiet": QUIET,
     },
-    "serve": {
-        "service": ServiceConfig,
-        "--child": flag("for `run --isolate`: one key from the standard input, until it closes"),
-    },
     "records": {
         "change": option(
             "add the rows of --rows; remove what --ids, --images or --persons name",
@@ -101,11 +95,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def options_of(command: str) -> dict[str, Any]:
+    """A command's own options, and groups of its settings."""
+    if command == "serve":  # whose settings an analyst's process does not load
+        from ...teacher.service.config import ServiceConfig
+
+        return {"service": ServiceConfig}
+    return OPTIONS.get(command, {})
+
+
 def _parsed(
     command: Callable[[Sequence[str]], int], args: Sequence[str]
 ) -> tuple[Config, Namespace]:
     name, does = command.__name__, inspect.getdoc(command)
-    return parse(args, name, does or "", OPTIONS.get(name))
+    return parse(args, name, does or "", options_of(name))
 
 
 def run(args: Sequence[str]) -> int:
@@ -210,7 +213,7 @@ def predict(args: Sequence[str]) -> int:
 
     console, out = Console(quiet=rest.quiet), Path(rest.out)
     side, settings = config.private_side(), config.public_side()
-    announce(side, side, console)
+    announce(side.data, side.schedule, side.schedule, console)
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 
@@ -229,14 +232,13 @@ def serve(args: Sequence[str]) -> int:
     from ..plan.show import announce
 
     side = config.private_side()
-    announce(side, side, Console(quiet=rest.child))
-    child_of = sys.stdin.readline().strip() if rest.child else None
+    announce(side.data, side.schedule, side.schedule, Console())
     from ...teacher.noise.entropy import SystemEntropy
 
     with extra("service", "services"):
-        from ..run import serving
+        from ...teacher.custody import serving
 
-    serving.serve(side, rest.service, entropy=SystemEntropy(), child_of=child_of)
+    serving.serve(side, rest.service, entropy=SystemEntropy())
     return 0
 
 
@@ -246,7 +248,7 @@ def records(args: Sequence[str]) -> int:
     it again refills nothing. Nothing is charged.
     """
     config, rest = _parsed(records, args)
-    from ..run.records_cli import add_records, ids_of, remove_records
+    from ...teacher.custody.records import add_records, ids_of, remove_records
 
     side, console = config.private_side(), Console()
     if (rest.change == "add") != (rest.rows is not None):

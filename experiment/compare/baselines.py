@@ -16,6 +16,7 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.config import AnyBaseline, GradientDescent, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
+from ...teacher.custody.groups import BudgetConfig
 from ...teacher.records.sources import open_records
 from ...wall.console import Console
 from ...wall.datasets.config import PublicData
@@ -25,7 +26,6 @@ from ...wall.features.embedder import Embedder
 from ...wall.matrices import MAX_ENTRY
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import no_progress
-from ..config.groups import BudgetConfig
 from ..config.own import MIN_ROWS
 from ..plan.rehearsal import MAX_LABELLED, labelled_rows
 from ..plan.search import by_features

@@ -20,6 +20,8 @@ from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.baselines.config import PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
+from ...teacher.custody.places import tell_budgets
+from ...teacher.custody.solver import solved
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
 from ...teacher.records.sources import open_records
@@ -33,8 +35,8 @@ from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
 from ..config.own import CURES
 from ..plan.search import decided
+from ..run.door import resumed
 from ..run.entry import run
-from ..run.places import tell_budgets
 from ..run.run_folder import RunFolder
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
@@ -59,7 +61,7 @@ def compare(
         raise LabelwallError(f"{text} Give them different names.")
     for cell in cells:
         if cell.runs and not cell.config.open:
-            require_affordable(cell.config.solved(console.progress).plan())
+            require_affordable(solved(cell.config.schedule, console.progress).plan())
         if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
     custodian, public = Path(f"{out}.custodian"), read_public(cells[0].config.data)
@@ -151,10 +153,11 @@ def _answered(
     config: Config, folder: Path, custodian: Path, entropy: Entropy, console: Console
 ) -> dict[str, Any]:
     """What a run says, as `labelwall run` makes it."""
+    config = resumed(config, RunFolder(folder))
     if config.open:
         config = decided(config, RunFolder(folder), custodian, console)
     summary = run(config, folder, entropy=entropy, console=console, custodian=custodian)
-    kept, once = summary.kept, config.mechanism_of(len(summary.rounds)).once_a_round
+    kept, once = summary.kept, config.schedule.mechanism_of(len(summary.rounds)).once_a_round
     return {
         "epsilon": summary.epsilon,
         "labels": kept.answered if once else sum(result.answered for result in summary.rounds),

@@ -9,13 +9,14 @@ from typing import Any
 
 from ...student.settings import STAGES
 from ...teacher.baselines.config import BASELINES, AnyBaseline, GradientDescent
+from ...teacher.custody.solver import solved, solved_numbers
 from ...teacher.mechanisms.registry import AUTO, mechanism_class
+from ...teacher.mechanisms.votes import teachers_of
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.options import settings_by
-from ..config.own import MIN_ROWS, teachers_of
-from ..config.private_side import solved_numbers
+from ..config.own import MIN_ROWS
 from ..config.settings import config_of, merged
 from ..plan.candidates import PLANNERS
 from ..plan.rehearsal import labelled_rows
@@ -97,7 +98,8 @@ def _asking(shared: Mapping[str, Any], kind: str, rows: int, records: int) -> Co
     for count in (*(count for count in QUERIES if count <= rows), min(FEWEST, rows)):
         own = {"mechanism": {"kind": kind, "teachers": teachers}, "rounds": [{"queries": count}]}
         config = config_of(merged(shared, own))
-        noise, *_ = solved_numbers(config)  # of its mechanism, before a score
+        schedule = config.schedule
+        noise, *_ = solved_numbers(schedule, solved(schedule))  # of its mechanism, before a score
         if max(noise.values()) <= SHARE * teachers:
             break
     return config

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
-from ...student.settings import FirstFeatures, PublicSide
+from ...student.settings import PublicSide
+from ...teacher.custody.schedule import Schedule
+from ...teacher.custody.settings import PrivateSide
 from ...wall.datasets.texts import HASHED
-from .private_side import PrivateSide
 
 Part = TypeVar("Part", bound="PrivateSide | PublicSide")
 
@@ -15,8 +16,7 @@ class Config(PrivateSide, PublicSide):
     """One experiment: its entry takes all of it, and hands on what each side needs."""
 
     def __post_init__(self) -> None:
-        FirstFeatures.__post_init__(self)
-        PrivateSide.__post_init__(self)
+        _ = self.private_side(), self.public_side()  # each raises InvalidInput by its own rules
 
     def private_side(self) -> PrivateSide:
         return self._part(PrivateSide)
@@ -26,6 +26,15 @@ class Config(PrivateSide, PublicSide):
 
     def _part(self, side: type[Part]) -> Part:
         return side(**{entry.name: getattr(self, entry.name) for entry in fields(side)})
+
+    def scheduled(self, schedule: Schedule) -> Self:
+        """With the numbers that a ledger or the budget gave its ``schedule``."""
+        return replace(
+            self,
+            mechanism=schedule.mechanism,
+            rounds=schedule.rounds,
+            evaluate=schedule.evaluate,
+        )
 
     def chosen(self, known: "Config") -> Self:
         """With the method of a configuration that was chosen for this one; with the budget and the

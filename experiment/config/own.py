@@ -18,12 +18,9 @@ from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
 from ...student.settings import LEAST_RECORDS, STAGES
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism, Priced
-from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.overlap import MAX_QUERIES
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
-from ...teacher.mechanisms.sums import MAX_MULTIPLIER, LinearSums, PrivateLinear, ReverseKnn
-from ...teacher.mechanisms.values import Regression
-from ...teacher.mechanisms.votes import ConfidentGnmax, Pate, SampledVotes
+from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets import readers
 from ...wall.datasets.config import SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
@@ -81,9 +78,6 @@ SAMPLE = 1_000  # public images whose size and colour are read
 MIN_SIDE, MAX_SIDE = 16, 96
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
-REHEARSED = (SampledVotes, IndKnn, ReverseKnn, LinearSums, Regression)  # see plan/candidates.py
-ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
-RECORDS, MOST_TEACHERS = 20, 250  # of a classifier of PATE; of those
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
 STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
 
@@ -228,24 +222,9 @@ def fitting(
     """The settings of a kind that is named alone: those of a rehearsal, or by a guess of the
     ``records`` where there is none.
     """
-    known: dict[str, Any] = {"kind": mechanism.kind}
-    if rehearsed and isinstance(mechanism, REHEARSED):
+    if rehearsed and mechanism.rehearsed:
         return {"kind": AUTO, "among": mechanism.kind}
-    if isinstance(mechanism, Pate):
-        known["teachers"] = teachers = teachers_of(records)
-        if isinstance(mechanism, ConfidentGnmax):
-            known["threshold"] = teachers * mechanism.threshold // mechanism.teachers
-    elif isinstance(mechanism, SampledVotes):
-        votes = max(1, records // (2 * len(facts.classes)))
-        known |= mechanism.sized(votes, 1.0, records, threshold=votes // 2).fields()
-    elif isinstance(mechanism, ReverseKnn):
-        known["centroids"] = min(mechanism.centroids, max(1, facts.rows // ROWS_A_CELL))
-    return known
-
-
-def teachers_of(records: int) -> int:
-    """How many classifiers PATE trains on so many records."""
-    return min(MOST_TEACHERS, max(2, records // RECORDS))
+    return mechanism.sized_for(records, len(facts.classes), facts.rows).fields()
 
 
 def queries_of(mechanism: Mechanism, rows: int) -> int | None:

@@ -15,11 +15,11 @@ from docstring_parser import parse as docstring
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from ...teacher.custody.settings import PrivateSide
 from ...teacher.mechanisms.registry import DEFAULT_KIND
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import FORMAT, other_format
 from .config import Config
-from .private_side import PrivateSide
 
 RULES = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 T = TypeVar("T")

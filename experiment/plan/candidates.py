@@ -10,12 +10,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...teacher.mechanisms.ind_knn import IndKnn
-from ...teacher.mechanisms.sums import MAX_NEIGHBOURS, MAX_STEPS, LinearSums, ReverseKnn
+from ...teacher.mechanisms.sums import (
+    MAX_NEIGHBOURS,
+    MAX_STEPS,
+    ROWS_A_CELL,
+    LinearSums,
+    ReverseKnn,
+)
 from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.kernels import STEPS as THRESHOLD_STEPS
-from ..config.own import ROWS_A_CELL
 from .planner import Candidates, View
 
 CELLS = (10, 40, 160, 640)

@@ -20,25 +20,22 @@ from ...student.asking.features import BINS, FOURIER, first_extractor
 from ...student.learning import check_student
 from ...student.settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism
-from ...teacher.mechanisms.registry import MECHANISMS, from_slot
-from ...teacher.mechanisms.sums import NoisySum, Score
+from ...teacher.mechanisms.registry import MECHANISMS
+from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.private_files import make_private
 from ...wall.console import Console
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.texts import HASHED
-from ...wall.errors import BudgetRefused, InvalidInput, LedgerMismatch
+from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.files import write_file
 from ...wall.progress import Progress
-from ...wall.questions import MatrixForm
 from ..config.config import Config
-from ..config.groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
-from ..config.own import MIN_ROWS, SCORE
+from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
-from ..run.run_folder import RunFolder, resumed
-from ..run.teachers import service_plan
+from ..run.run_folder import RunFolder
+from ..run.served import split_rounds
 from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, PublicRows
 from .rehearsal import MAX_LABELLED, MAX_NETWORK, MAX_PUBLIC, Rehearsal, labelled_rows, public_box
@@ -56,18 +53,12 @@ EMBEDDED = 64  # dimensions from which vectors are taken for the features of a n
 
 
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
-    """``config`` with a mechanism: the one that the folder records, a service's, or the best found.
+    """An open ``config`` with the best mechanism that is found.
 
     What is found is written to config.yaml, with the table of candidates in candidates.json, so
     that a resumed run does not search again. Raises InvalidInput (also for folders that can not be
-    written), MissingData (public rows), BudgetRefused, LabelwallError where the folder holds
-    another run, and Refused by a service.
+    written), MissingData (public rows), BudgetRefused.
     """
-    config = resumed(config, folder)  # raises where the folder holds another run
-    if not config.open:
-        return config
-    if config.teacher is not None:
-        return served(config, service_plan(config.private_side()))
     folder.create()
     make_private(custodian)  # a search takes minutes: fails before it
     best, optimum = best_plan(config, console)
@@ -114,7 +105,7 @@ def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
         bool(config.known_records),
         unit=config.privacy.unit,
         periods=round(1 / config.budget.first),
-        custodians=config.custodians,
+        custodians=config.schedule.custodians,
     )
 
 
@@ -188,7 +179,7 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
     fits = [m for m in fits if m.updated or config.budget.periods == 1]
-    if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
+    if config.schedule.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
         fits = [m for m in fits if isinstance(m, NoisySum)]
     among = getattr(config.mechanism, "among", None)
     mechanisms = [m for m in fits if among in (None, m.kind)]
@@ -250,65 +241,5 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
         mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
     box = [list(side) for side in view.box]
     config = replace(config, features=view.features, whiten=view.whiten, box=box)
-    caps, rounds = _split(config, mechanism, choice.asked, choice.cap)
+    caps, rounds = split_rounds(config, mechanism, choice.asked, choice.cap)
     return replace(config, mechanism=mechanism, caps=caps, rounds=rounds)
-
-
-def _split(
-    config: Config, mechanism: Mechanism, asked: int, answered: int
-) -> tuple[CapsConfig, list[RoundConfig]]:
-    """What all rounds ask by one mechanism."""
-    count, rounds = len(config.rounds), [RoundConfig(queries=r.queries) for r in config.rounds]
-    if mechanism.once_a_round:
-        return CapsConfig(), rounds
-    prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
-    rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
-    return CapsConfig(asked, None if prepaid else answered), rounds
-
-
-def served(config: Config, plan: Plan) -> Config:
-    """An open configuration with the budget, mechanism and score of services' ``plan``, and as many
-    rounds as it pays for.
-
-    Raises InvalidInput for a plan that costs more than the configuration says, or where only the
-    configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
-    """
-    if plan.epsilon > config.budget.epsilon:
-        rule = f"at least {plan.epsilon:g}, as the service's plan costs"
-        raise InvalidInput("budget.epsilon", rule, config.budget.epsilon)
-    slots = plan.up_to(1).slots
-    mechanism, *others = map(from_slot, slots)
-    score = others.pop() if others and isinstance(others[-1], Score) else None
-    if others:
-        raise LedgerMismatch("the service has several mechanisms. Ask for its configuration.")
-    releases, evaluate = slots[0].releases, EvaluateConfig()
-    if score is not None:
-        evaluate = EvaluateConfig(SCORE, slots[-1].releases[0].cap > 1, score.require("sigma"))
-    if mechanism.once_a_round:
-        count = releases[0].cap // mechanism.charges_a_round
-        config = replace(config, rounds=[RoundConfig()] * count)
-    caps, rounds = CapsConfig(), config.rounds
-    if mechanism.charging is not Charging.PREPAID:  # whose price does not count queries
-        caps, rounds = _split(config, mechanism, releases[0].cap, releases[-1].cap)
-    return replace(
-        config,
-        budget=BudgetConfig(plan.epsilon, plan.delta, plan.periods, _reserve(plan)),
-        privacy=PrivacyConfig(plan.unit),
-        mechanism=mechanism,
-        caps=caps,
-        rounds=rounds,
-        evaluate=evaluate,
-    )
-
-
-def _reserve(plan: Plan) -> float | None:
-    """The updates' share of the budget, which noise tells to about three digits; None where all
-    periods have as much.
-    """
-    later = plan.periods - 1
-    forms = (
-        from_slot(plan.slots[period * len(plan.slots) // plan.periods]).query_form
-        for period in (0, later)
-    )
-    first, last = (form.deviation if isinstance(form, MatrixForm) else 1.0 for form in forms)
-    return round(later / ((last / first) ** 2 + later), 3) if first != last else None

@@ -8,12 +8,14 @@ from typing import Any
 from ...teacher.accounting.accountant import certificates, certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
+from ...teacher.custody.schedule import Schedule
+from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.console import Console
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData
 from ...wall.guarantee import for_unit, protected
-from ..config.private_side import PrivateSide, solved_line, solved_numbers
+from ...wall.progress import Progress, no_progress
 from .planner import Choice, Optimum
 
 WEAK = 10.0  # epsilon above which a guarantee means little
@@ -52,32 +54,34 @@ def tell_columns(data: DataConfig, needed: bool, console: Console) -> None:
             console.say(line)
 
 
-def announce(side: PrivateSide, known: PrivateSide, console: Console) -> None:
+def announce(data: DataConfig, given: Schedule, known: Schedule, console: Console) -> None:
     """Say what the plan costs, and the numbers that the budget decided.
 
-    ``known``: ``side`` with the numbers that a run records, if there is one. Raises BudgetRefused
-    for more than the budget.
+    ``known``: the ``given`` schedule with the numbers that a run records, if there is one. Raises
+    BudgetRefused for more than the budget.
     """
-    solved = known.solved(console.progress)
-    console.say(price_line(solved.plan()))
-    if warning := weak(certified_epsilon(solved.plan())):
+    known = solved(known, console.progress)
+    plan = known.plan()
+    console.say(price_line(plan))
+    if warning := weak(certified_epsilon(plan)):
         console.say(warning)
-    if line := solved_line(solved_numbers(side, solved)):
+    if line := solved_line(solved_numbers(given, known)):
         console.say(line)
-    if side.data.white is not None:
-        console.say(f"greys of more than 8 bits: {side.data.white:g} is white (data.white)")
+    if data.white is not None:
+        console.say(f"greys of more than 8 bits: {data.white:g} is white (data.white)")
 
 
-def describe_plan(side: PrivateSide) -> dict[str, Any]:
+def describe_plan(given: Schedule, progress: Progress = no_progress) -> dict[str, Any]:
     """What `plan --json` prints.
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
     that the budget decided, and in the same form the scores, one a period; periods: epsilon of the
     plan up to each; custodians: how many.
     """
-    plan, decided = side.plan(), [[*numbers] for numbers in solved_numbers(side)]
+    schedule = solved(given, progress)
+    plan, decided = schedule.plan(), [[*numbers] for numbers in solved_numbers(given, schedule)]
     known = certificates(plan)
-    scores = [side.asked_score(period) for period in range(1, plan.periods + 1)]
+    scores = [schedule.asked_score(period) for period in range(1, plan.periods + 1)]
 
     def entry(slot: int) -> dict[str, object]:
         mechanism = plan.slots[slot].mechanism
@@ -89,7 +93,7 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
             "caps": {release.name: release.cap for release in plan.slots[slot].releases},
         }
 
-    rounds = [{"queries": r.queries, **entry(r.slot)} for r in side.asked_rounds(0)]
+    rounds = [{"queries": r.queries, **entry(r.slot)} for r in schedule.asked_rounds(0)]
     parts = [plan.up_to(period) for period in range(1, plan.periods + 1)]
     return {
         "epsilon": round_up(certified_epsilon(plan)),
@@ -100,7 +104,7 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
         "rounds": rounds,
         "scores": [entry(score.slot) for score in scores if score is not None],
         "periods": [round_up(certified_epsilon(part)) for part in parts],
-        "custodians": side.custodians,
+        "custodians": schedule.custodians,
     }
 
 

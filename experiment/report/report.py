@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
+from ...student.measures import BINS, Measures, NameMeasures
 from ...student.model import StudentInfo, unpack
 from ...student.results import read
-from ...student.scores import BINS
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
@@ -31,6 +32,7 @@ from ..config.settings import load_config
 from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
 from ..run.summary import Summary
+from . import pictures
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -203,7 +205,27 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "kept": run.summary.best_round,
         "scored": (score := run.summary.private_score) is not None and score.right is not None,
         "shown_config": settings,
+        "measures": last.measures,
+        "measured": _measured(last.measures),
+        "pictures": _pictures(run.summary),
     }
+
+
+def _measured(measures: Measures | None) -> list[tuple[str, NameMeasures]]:
+    """The names' measures; of more than MOST_NAMES those of lowest AUROC."""
+    known = [] if measures is None else list(measures.names.items())
+    if len(known) <= MOST_NAMES:
+        return known
+    return sorted(known, key=lambda item: item[1].auroc or 2.0)[:MOST_NAMES]
+
+
+def _pictures(summary: Summary) -> list[Markup]:
+    """The pictures that there is something to show in."""
+    measures = summary.kept.measures
+    found = [pictures.by_round(summary.rounds)]
+    if measures is not None:
+        found += [pictures.reliability(measures), pictures.roc(measures)]
+    return [picture for picture in found if picture]
 
 
 def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:

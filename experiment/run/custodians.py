@@ -17,8 +17,8 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger.ledger import Ledger
-from ...teacher.mechanisms.ind_knn import IndKnn
+from ...teacher.custody.recorded import read_state
+from ...teacher.mechanisms.registry import from_slot
 from ...wall.client import RemoteTeacher
 from ...wall.errors import LabelwallError
 from ...wall.files import write_file
@@ -84,14 +84,15 @@ class Custodians:
         at least 1: int64 [n]; 1 where it releases none.
         """
         weights = np.ones(len(queries.inputs), dtype=np.int64)
-        mechanism = self._plan.slots[queries.slot].mechanism
-        if mechanism["kind"] != IndKnn.kind:
+        slot = self._plan.slots[queries.slot]
+        mechanism = from_slot(slot)
+        if mechanism.noise_of_neighbours is None:
             return weights
         with TemporaryDirectory() as scratch:
             teacher.export(copy := Path(scratch) / "ledger.sqlite")
-            results = Ledger(copy).state.results
-        for row, identity in enumerate(queries.identities(self._extractor, mechanism)):
-            released = results.get(identity, {}).get(IndKnn.stages[0])
+            results = read_state(copy).results
+        for row, identity in enumerate(queries.identities(self._extractor, slot.mechanism)):
+            released = results.get(identity, {}).get(mechanism.stages[0])
             if isinstance(released, list):
                 weights[row] = max(1, released[0])
         return weights
@@ -113,7 +114,7 @@ class Custodians:
             place = places[names[id(teacher)]]
             with TemporaryDirectory(dir=path.parent) as scratch:
                 teacher.export(copy := Path(scratch) / place.name)
-                Ledger(copy)  # raises for what is none, before the last copy is lost
+                read_state(copy)  # raises for what is none, before the last copy is lost
                 copy.replace(place)
 
         self._all(one)
@@ -130,7 +131,7 @@ class Custodians:
         left_out = self._left_out.get(url)
         if not place.exists():
             return CustodianRecord(teacher=url, left_out=left_out)
-        state = Ledger(place).state
+        state = read_state(place)
         assert state.plan is not None
         return CustodianRecord(
             teacher=url,

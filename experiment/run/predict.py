@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,7 +22,9 @@ from ...student.asking.public_rows import PublicRows
 from ...student.settings import PublicSide
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
-from ...teacher.noise.entropy import Entropy
+from ...teacher.custody.recorded import recorded
+from ...teacher.custody.settings import PrivateSide
+from ...teacher.custody.solver import solved
 from ...wall.console import Console
 from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
@@ -29,10 +32,13 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.files import write_arrays
 from ...wall.messages import Answers, Queries
-from ..config.private_side import PrivateSide
-from .run_folder import NOT_IDENTITY, RunFolder
+from .door import NOT_IDENTITY
+from .run_folder import RunFolder
 from .stopping import Watch
 from .teachers import teacher_of
+
+if TYPE_CHECKING:
+    from ...teacher.noise.entropy import Entropy
 
 
 def predict(
@@ -41,7 +47,7 @@ def predict(
     queries: Path,
     out: Path,
     *,
-    entropy: Entropy,
+    entropy: "Entropy | None",
     console: Console,
 ) -> Answers:
     """Answer the rows of an npz file with the first round's mechanism and features.
@@ -61,9 +67,10 @@ def predict(
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
         raise InvalidInput("custodian_dir", rule, None)
     side.data.require_public("queries", queries)
+    schedule = side.schedule
     require_affordable(side.plan())
     torch.set_num_threads(settings.threads)
-    task, form = describe(side.data), side.mechanism_of(1).query_form
+    task, form = describe(side.data), schedule.mechanism_of(1).query_form
     asked = _rows(queries, task)
     learns = settings.whiten or settings.features == BINS or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
@@ -81,12 +88,12 @@ def predict(
             start = whitened(first, settings.whiten, features.plain)
             extractor = extractor_of_round(start, form, features.plain)
             teacher.use_extractor(extractor)
-            answers = teacher.answer(Queries(asked, side.slots()[0]))
+            answers = teacher.answer(Queries(asked, schedule.slots()[0]))
         else:
-            decided = [plan.slots[side.slots()[0]].mechanism, folder.ledger_state().dataset]
+            decided = [plan.slots[schedule.slots()[0]].mechanism, folder.ledger_state().dataset]
             folder.path /= _identity(settings, public.inputs, *decided)
             folder.create()
-            current = side.recorded(plan).asked_rounds(settings.seed)[0]
+            current = solved(recorded(schedule, plan)).asked_rounds(settings.seed)[0]
             known = PublicRows(
                 settings=settings,
                 task=task,
@@ -106,7 +113,8 @@ def predict(
             alone = AskingRound(public=known, planned=asking, results=[], folder=folder)
             answers = ask(watch, alone, console, "asked").answers
         teacher.export(folder.ledger)
-    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
+    unsafe = entropy is not None and entropy.unsafe
+    epsilon = None if unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})
     return answers
 

@@ -5,7 +5,7 @@ Each round is complete on disk before the next one starts: results so far in, ne
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -24,6 +24,7 @@ from ...student.scores import digest_of_tests, label_score, student_score
 from ...student.train import outputs
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
+from ...teacher.custody.recorded import odometer_reading
 from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.datasets.tables import encoding
@@ -34,32 +35,27 @@ from ...wall.messages import ExtractorSpec, Outcome
 from ...wall.questions import Round, Scoring
 from .custodians import Custodians
 from .lines import by_class, lost_line, round_line
-from .places import odometer_reading
 from .run_folder import RunFolder
 from .scoring import STUDENT, best_scored
 from .stopping import Watch
 from .summary import PeriodResult, PrivateScore, Summary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """What is asked, in order, and by what the result is scored; None without a score."""
-
-    rounds: Sequence[Round]
-    scoring: Scoring | None = None
-
-
 def run_rounds(
     teacher: Answering,
     public: PublicRows,
-    schedule: Schedule,
+    rounds: Sequence[Round],
+    scoring: Scoring | None,
     folder: RunFolder,
     console: Console,
 ) -> Summary:
-    """All rounds, those that are not finished; returns what the run came to."""
-    results = folder.results(len(schedule.rounds))
+    """Ask the ``rounds`` that are not finished, in order; returns what the run came to.
+
+    ``scoring``: by what the result is scored; None without a score.
+    """
+    results = folder.results(len(rounds))
     if public.learned is not None:
-        first = schedule.rounds[0]
+        first = rounds[0]
         features = (
             features_of(public, results[0], folder)
             if results
@@ -69,7 +65,7 @@ def run_rounds(
         )
         if alone := public_alone(public, features.spec):
             console.say(alone)
-    for planned in schedule.rounds[len(results) :]:
+    for planned in rounds[len(results) :]:
         watch = Watch(
             teacher=teacher,
             asked=planned,
@@ -98,12 +94,12 @@ def run_rounds(
         results = [*results, _result(public, planned, asked, learned, folder)]
         folder.save_result(planned.number, results[-1])
     results = [_on_these_tests(n, r, public, folder, console) for n, r in enumerate(results, 1)]
-    for planned in schedule.rounds:
+    for planned in rounds:
         checkpoints = folder.round(planned.number) / "checkpoints"
         shutil.rmtree(checkpoints, ignore_errors=True)
-        if planned.period == schedule.rounds[-1].period:
+        if planned.period == rounds[-1].period:
             _say(results[: planned.number], public, console)
-    return _summarise(teacher, public, schedule, results, folder, console)
+    return _summarise(teacher, public, scoring, results, folder, console)
 
 
 def _result(
@@ -162,13 +158,13 @@ def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -
 def _summarise(
     teacher: Answering,
     public: PublicRows,
-    schedule: Schedule,
+    scoring: Scoring | None,
     results: Sequence[RoundResult],
     folder: RunFolder,
     console: Console,
 ) -> Summary:
     """Write summary.json and the student."""
-    best = best_scored(teacher, public, schedule.scoring, results, kept_round(results), folder)
+    best = best_scored(teacher, public, scoring, results, kept_round(results), folder)
     if best.score is not None:
         console.say(f"round {best.number}'s {best.name} {best.score.text()}")
     rounds = list(results)

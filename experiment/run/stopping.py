@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
 from ...student.linear.tuning import SURE_COUNT
 from ...student.results import read, write
 from ...student.round_files import COUNTED
 from ...teacher.accounting.plan import Slot
 from ...teacher.mechanisms.base import Charging
-from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
+from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS
 from ...teacher.mechanisms.registry import from_slot
-from ...teacher.mechanisms.votes import SCREEN, Screened
 from ...wall.answering import Answering
 from ...wall.errors import LabelwallError, listed
 from ...wall.features.embedder import unit_length
@@ -249,20 +248,21 @@ class Watch:
 
     def _unseen(self, slot: Slot, tried: Queries, outcomes: np.ndarray) -> str:
         """What does not tell the records from none; empty where something does, or nothing can."""
-        mechanism, caps = from_slot(slot), {release.name: release.cap for release in slot.releases}
-        if isinstance(mechanism, Screened) and SCREEN in caps and not mechanism.needs:
-            none = norm.sf((mechanism.threshold + 0.5) / mechanism.require("sigma_screen"))
+        mechanism = from_slot(slot)
+        if (none := mechanism.passed_by_noise) is not None:
+            screened, answered = (release.cap for release in slot.releases)
             most, passed = binom.isf(MISSED, TRIED, none), int((outcomes == 0).sum())
-            usual = caps[mechanism.aggregate] / caps[SCREEN]  # what the plan pays for
+            usual = answered / screened  # what the plan pays for
             known = binom.cdf(most, TRIED, usual) < FALSE and Outcome.CAP_REACHED not in outcomes
             if known and passed <= most:
                 return f"{passed} of {TRIED} queries pass the screening, as few as without records"
-        if isinstance(mechanism, IndKnn) and not isinstance(self.teacher, Custodians):
+        deviation = mechanism.noise_of_neighbours
+        if deviation is not None and not isinstance(self.teacher, Custodians):
             self.teacher.export(self.folder.ledger)
             results, stage = self.folder.ledger_state().results, mechanism.stages[0]
             known = {*tried.identities(self.extractor[0].sha256(), slot.mechanism)}
             mean = np.mean([np.ravel(results[query][stage])[0] for query in known])
-            noise = mechanism.require("sigma_count") / math.sqrt(len(known))
+            noise = deviation / math.sqrt(len(known))
             if EXPECTED * noise < MIN_NEIGHBOURS and mean <= SURE_COUNT * noise:
                 near = f"{mean:.1f} +- {noise:.1f} neighbours a query"
                 return f"{near} do not tell the private rows from none"

@@ -22,8 +22,9 @@ from .query_selection import choose_queries
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a round released: ``answers`` for ``rows`` of the public pool (int64 [n]), by these
-    features; ``estimate``: of the labels, where the release tells one.
+    """Answers for ``rows`` of the public pool, int64 [n], by these features.
+
+    ``estimate``: of the labels, if the release tells one.
     """
 
     answers: Answers

@@ -80,8 +80,9 @@ def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> 
 
 
 def _plain_features(current: AskingRound) -> AskingFeatures:
-    """Features before axes: those of the previous round's student, or what the best round asked
-    with if the previous round's own features made its labels worse.
+    """Features before axes: the student's of the previous round, or the best round's own.
+
+    The latter if the previous round's own features made its labels worse.
     """
     public, results, folder = current.public, current.results, current.folder
     student = 0

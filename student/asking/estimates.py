@@ -1,5 +1,6 @@
-"""What released values alone say about a round: how many labels are right, and which round is best.
-Neither private rows nor test labels enter, so it costs nothing.
+"""Estimates by released values alone: how many labels are right, and which round is best.
+
+Neither private rows nor test labels enter, so they cost nothing.
 """
 
 import math
@@ -30,8 +31,8 @@ FEW = 20.0  # deviations of the noise: a class with fewer records is hardly know
 UNSEEN, RARE = 2.0, 0.3
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
-# Of labels by counts that are not above their noise: there may be no records at all.
-NOTHING_KNOWN = Estimate(0.0, 1.0, UNKNOWN)
+# The estimate by counts that are not above their noise: there may be no records at all
+NOTHING_KNOWN = Estimate(right=0.0, error=1.0, by=UNKNOWN)
 
 
 def by_counts(
@@ -62,7 +63,8 @@ def by_counts(
         scores.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
     share = min(1.0, max(0.0, float(np.mean(scores))))
     error = math.hypot(common * math.sqrt(2 * len(counts)) / votes, _chance(share, votes))
-    return Estimate(share, error, COUNTS, HIDDEN if error > MOST_ERROR else "")
+    why = HIDDEN if error > MOST_ERROR else ""
+    return Estimate(right=share, error=error, by=COUNTS, why=why)
 
 
 def _chance(share: float, rows: float) -> float:
@@ -77,7 +79,8 @@ def by_probabilities(sure: np.ndarray, range_: tuple[float, float]) -> Estimate:
     """
     share, (low, high) = float(sure.mean()), range_
     error = math.hypot(_chance(share, len(sure)), max(PROBABILITY_ERROR, (high - low) / 2))
-    return Estimate(share, error, PROBABILITIES, HIDDEN if high - low > 2 * MOST_ERROR else "")
+    why = HIDDEN if high - low > 2 * MOST_ERROR else ""
+    return Estimate(right=share, error=error, by=PROBABILITIES, why=why)
 
 
 def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
@@ -85,7 +88,8 @@ def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
 
     ``deviation``: of the noise on ``explained``.
     """
-    return Estimate(explained, math.hypot(deviation, explained * math.sqrt(2 / rows)), MOMENTS)
+    error = math.hypot(deviation, explained * math.sqrt(2 / rows))
+    return Estimate(right=explained, error=error, by=MOMENTS)
 
 
 def by_model(model: LinearModel, form: SumsForm, features: np.ndarray) -> Estimate:
@@ -139,9 +143,11 @@ def few_votes(votes: np.ndarray, form: CellsForm) -> dict[str, int]:
 
 
 def by_agreement(cleaned: Cleaned) -> Estimate | None:
-    """How many held-out labels a student of the others gives; None where none was held out."""
+    """How many held-out labels a student of the others gives; None if none was held out."""
     share = cleaned.agreement
-    return None if share is None else Estimate(share, _chance(share, cleaned.judged), AGREEMENT)
+    if share is None:
+        return None
+    return Estimate(right=share, error=_chance(share, cleaned.judged), by=AGREEMENT)
 
 
 def worse(later: Estimate | None, earlier: Estimate | None) -> bool:

@@ -1,5 +1,6 @@
-"""Feature maps that rounds ask with, and features of the public rows. Axes are a statistic of
-PUBLIC rows alone and a part of the extractor.
+"""Feature maps that rounds ask with, and features of the public rows.
+
+Axes are a statistic of PUBLIC rows alone and a part of the extractor.
 """
 
 import hashlib
@@ -16,7 +17,6 @@ import numpy as np
 import safetensors.numpy
 from threadpoolctl import threadpool_limits
 
-from ...wall.bins import bins_a_column
 from ...wall.computing import Computing
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
@@ -30,7 +30,8 @@ from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
 from ..settings import STAGES, TIMM, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
-BINS, QUANTILES = "bins", 16  # bins of a column with more values than bins
+BINS, ALL_BINS = "bins", 1024  # the same
+MOST_BINS, QUANTILES = (64, 32, 16, 8), 16  # bins of a column
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 KEPT = 8  # two kinds of rows by two networks, and the axes of both
 STORED = 16  # of them in the user's cache
@@ -47,7 +48,7 @@ _kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
 
 
 def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
-    """What ``compute`` gives of PUBLIC rows; what was computed stays for a run."""
+    """The result of ``compute`` for PUBLIC rows, which stays for a run."""
     name = digest(rows, *known)
     value: V = _kept.pop(name) if name in _kept else compute()
     _kept[name] = value
@@ -65,8 +66,9 @@ def digest(rows: np.ndarray, *known: object) -> str:
 def plain_features(
     computing: Computing, spec: ExtractorSpec, rows: np.ndarray, progress: TaskProgress
 ) -> np.ndarray:
-    """float [n, d] of PUBLIC rows, before they are centred; a network's features of images stay in
-    the user's cache for other runs.
+    """Features of PUBLIC rows before they are centred, float [n, d].
+
+    A network's features of images stay in the user's cache for other runs.
     """
     network = replace(spec, center=(), scale=1.0, axes=b"", landmarks=b"").sha256()
 
@@ -82,7 +84,7 @@ def plain_features(
 
 
 def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """What is in the user's cache under a name, or else is computed, and stored where it can be."""
+    """An array in the user's cache. If it is not there it is computed, and stored if possible."""
     default = Path("~/.cache").expanduser()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or default) / "labelwall" / "features"
     path = folder / f"{name}.npy"
@@ -119,7 +121,7 @@ class PublicFeatures:
 MAX_ROWS = 10_000  # public rows that axes are computed from
 MAX_AXIS = 32_767  # of int16: the largest entry of the axes
 # For a linear classifier an axis is divided by its deviation to a power, at most MOST_WHITENED; not
-# at all where the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
+# at all if the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
 # Chosen on CIFAR-10's features, texts, HOG of two sets of images and a network's features of one.
 MOST_WHITENED, LEADING, FLAT = 0.5, 64, 0.45
 MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
@@ -134,7 +136,7 @@ def first_extractor(
     """The features of the first round, before they are whitened.
 
     ``rows``: PUBLIC ones, float32 [n, d], which bins are cut by; other features need none.
-    Raises InvalidInput where they do not fit the inputs, MissingData where weights are missing.
+    Raises InvalidInput if they do not fit the inputs, MissingData if weights are missing.
     """
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
@@ -181,29 +183,43 @@ def _fourier_extractor(task: Task) -> ExtractorSpec:
 def _bins_extractor(task: Task, rows: np.ndarray) -> ExtractorSpec:
     """Vectors beside bins of their entries, which are cut by PUBLIC rows, float32 [n, d].
 
-    A column of few values has a bin for each, others have quantiles of its values. All bins of a
-    column together have the variance that it has: 1.
+    All bins of a column together have the variance that it has: 1.
     """
     (columns,), finite = task.input_shape, rows[np.isfinite(rows).all(axis=1)]
-    lower, upper, height = np.zeros((3, columns, bins_a_column(columns)), dtype=np.float32)
-    for column, entries in enumerate(finite.T):
-        values = np.unique(entries)
-        edges = (values[1:] + values[:-1]) / 2
-        if len(values) > lower.shape[1]:
-            parts = min(QUANTILES, lower.shape[1])
-            edges = np.unique(np.quantile(entries, np.arange(1, parts) / parts).astype(np.float32))
-        if len(values) < 3:
-            continue  # the entry itself says all
-        count, place = len(edges) + 1, np.searchsorted(edges, entries, side="right")
-        shares = np.bincount(place, minlength=count) / len(entries)
-        lower[column, :count] = [-LARGEST_FLOAT, *edges]
-        upper[column, :count] = [*edges, LARGEST_FLOAT]
-        height[column, :count] = 1 / math.sqrt(1 - float((shares**2).sum()))
-    trunk = {"trunk.lower": lower, "trunk.upper": upper, "trunk.height": height}
-    width = columns + lower.size
+    cuts = [_cuts(finite, most) for most in MOST_BINS]
+    edges = next((each for each in cuts if sum(len(e) + 1 for e in each) <= ALL_BINS), [])
+    weight = np.zeros((ALL_BINS, columns), dtype=np.float32)
+    lower, upper, height = np.zeros((3, ALL_BINS), dtype=np.float32)
+    first = 0
+    for column, own in enumerate(edges):
+        if not len(own):
+            continue
+        bins, place = slice(first, first + len(own) + 1), own.searchsorted(finite[:, column], "right")
+        shares = np.bincount(place, minlength=len(own) + 1) / len(finite)
+        weight[bins, column] = 1.0
+        lower[bins], upper[bins] = [-LARGEST_FLOAT, *own], [*own, LARGEST_FLOAT]
+        height[bins] = 1 / math.sqrt(1 - float((shares**2).sum()))
+        first = bins.stop
+    tensors = {"weight": weight, "lower": lower, "upper": upper, "height": height}
+    width = columns + ALL_BINS
+    content = _network({f"trunk.{name}": v for name, v in tensors.items()}, width, task.num_classes)
     scale = RAW_UNIT * math.sqrt(width)
-    content = _network(trunk, width, task.num_classes)
     return ExtractorSpec(BINS, task.input_shape, task.num_classes, content, scale=scale)
+
+
+def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:
+    """Edges between the bins of each column of PUBLIC rows, float32: one bin for each of at most
+    ``most`` values, quantiles of more; none for two values, which say all themselves.
+    """
+    cuts = []
+    for entries in rows.T:
+        values = np.unique(entries)
+        edges = (values[1:] + values[:-1]) / 2 if len(values) > 2 else values[:0]
+        if len(values) > most:
+            parts = min(QUANTILES, most)
+            edges = np.unique(np.quantile(entries, np.arange(1, parts) / parts))
+        cuts.append(edges.astype(np.float32))
+    return cuts
 
 
 def _network(trunk: dict[str, np.ndarray], width: int, classes: int) -> bytes:
@@ -267,8 +283,9 @@ def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> Extra
 
 
 def linear_power(spreads: np.ndarray) -> float:
-    """Between plain and half-whitened features, where the noise on a linear classifier's sums costs
-    least: the power for ``principal_axes``. ``spreads``: float64 [kept], positive, falling.
+    """The power for ``principal_axes`` with which noise on a linear classifier's sums costs least.
+
+    It is between plain and half-whitened features. ``spreads``: float64 [kept], positive, falling.
     """
     leading = np.log(spreads[:LEADING])
     if len(leading) < 2:
@@ -283,8 +300,8 @@ def principal_axes(
     """(mean float64 [d], axes int16 [d, kept]) of float [n, d], each axis over its deviation.
 
     The axes are the directions of the largest variance, divided by their standard deviations to the
-    ``power`` (a number, or what gives it for these deviations), all scaled by one factor so that
-    the largest entry is MAX_AXIS. They are fewer than ``kept`` where the rows spread in fewer
+    ``power``: a number, or a function of these deviations. One factor scales them so that the
+    largest entry is MAX_AXIS. They are fewer than ``kept`` if the rows spread in fewer
     directions. Rows that are not finite are left out.
     """
     mean, spreads, directions = _once(partial(_spread, features), features, "spread")

@@ -19,7 +19,7 @@ class PublicRows:
     """What asking and training see of a data set: its public and its test rows.
 
     ``first``: features of the first round, before they are whitened. ``learned``: labels of public
-    rows that are learned beside the released ones, int64 [n], -1 elsewhere; None where labels of
+    rows that are learned beside the released ones, int64 [n], -1 elsewhere; None if labels of
     public rows serve metrics alone.
     """
 
@@ -32,8 +32,9 @@ class PublicRows:
 
     @property
     def class_shares(self) -> np.ndarray | None:
-        """Shares of the classes among labelled public and test rows, float64 [c]; None where fewer
-        than MIN_LABELLED are labelled.
+        """Shares of the classes among labelled public and test rows, float64 [c].
+
+        None if fewer than MIN_LABELLED are labelled.
         """
         if self.task.labels.kind != "class":
             return None

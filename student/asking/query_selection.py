@@ -18,7 +18,7 @@ def choose_queries(
     ``status``: uint8 [n_public], 0 never asked, 1 asked without an answer, 2 answered. Rows never
     asked come first, then those without an answer (under new features they are new queries).
     ``features``: float32 [n_public, d] under the round's extractor, by which typical rows are
-    chosen; random ones where it is None.
+    chosen; random ones if it is None.
     """
     rng = np.random.default_rng([seed, number])
     order = rng.permutation(len(status))

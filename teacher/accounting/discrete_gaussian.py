@@ -12,6 +12,7 @@ import numpy as np
 # are exact to about 1e-12, which an amplified difference can turn into 1e-10. Upper bounds stay
 # upper bounds.
 ROUNDING = 1e-8
+MAX_SCALE = 2.0**50  # of any noise, which must fit int64, in magnitude and next to votes
 _SERIES_BELOW = 0.02  # |t u| under which r^t - 1 - t (r - 1) is summed as a binomial series
 _SERIES_TERMS = 10
 _MAX_EXPONENT = 600.0  # exp() stays finite below

@@ -1,4 +1,4 @@
-"""What may be released from a data set: a list of releases with caps, fixed before the first."""
+"""A plan, all that may be released from a data set: capped releases, fixed before the first."""
 
 import math
 import sys
@@ -11,6 +11,8 @@ from ...wall.errors import InvalidInput
 from ...wall.guarantee import UNITS, Unit
 
 Parameter = float | int | bool
+# Units of a record's full budget under a prepaid release. Payments are integers, rounded up.
+FULL = 1 << 40
 _MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it
 
 

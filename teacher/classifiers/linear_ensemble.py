@@ -21,7 +21,6 @@ from ...wall.matrices import MAX_ENTRY
 from ...wall.progress import TaskProgress, no_progress
 from ..noise import sampler
 
-MAX_TEACHERS = 10_000
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
@@ -48,7 +47,7 @@ class Ensemble:
         return counts
 
     def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """What each classifier in turn says is present: int64 [n_queries, n_classes] of 0 and 1."""
+        """Attributes that each classifier finds: int64 [n_queries, n_classes] of 0 and 1."""
         rows = _scaled(queries)
         return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
 
@@ -58,8 +57,6 @@ def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
 
     It is a function of id, key and ``teachers`` alone.
     """
-    if not 1 <= teachers <= MAX_TEACHERS:
-        raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
     digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
     numbers = [int.from_bytes(digest[:8], "little") % teachers for digest in digests]
     return np.array(numbers, dtype=np.int64)
@@ -129,7 +126,7 @@ def train_by_shard(
     teachers: int,
     progress: TaskProgress,
 ) -> Ensemble:
-    """As ``train_ensemble``, of (features, labels) by shard: one shard is in memory at a time.
+    """Train as ``train_ensemble`` does, by (features, labels) of one shard at a time.
 
     Its rows ascend by id: the order of storage must not affect the last bits.
     """

@@ -44,9 +44,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...wall.errors import LedgerMismatch
+from ..accounting.plan import FULL
 
-# Units of one record's full budget in every slot. Payments are integers, rounded up.
-FULL = 1 << 40
 ENROL, HOLD, SETTLE, SNAPSHOT = "enrol", "hold", "settle", "snapshot"
 TOKEN_BYTES = 16
 DAMAGED = (
@@ -79,7 +78,7 @@ class IndividualBudgets:
     since_snapshot: dict[int, int] = field(default_factory=dict)
 
     def remaining(self, slot: int, serials: np.ndarray) -> np.ndarray:
-        """What records may still pay: int64 [m] units, never negative. Open reservations are spent.
+        """Units that records may still pay: int64 [m], never negative. Open reservations are spent.
 
         Raises LedgerMismatch where one of ``serials`` (int64 [m]) is not enrolled.
         """

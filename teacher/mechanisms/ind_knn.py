@@ -1,5 +1,6 @@
-"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, each of
-which pays for its votes.
+"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs).
+
+Neighbours are chosen by a threshold, and each pays for its own votes.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ...wall.matrices import GRID
 from ...wall.messages import Value
-from ..accounting.plan import Release
-from ..ledger.individual_budgets import FULL
-from ..search.kernels import GRID, Select, Similar, cosine, rbf
+from ..accounting.plan import FULL, Release
 from .base import Charging, Mechanism
 from .fields import less_spent, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
+    from ..search.kernels import Select, Similar
     from .voters import Keys
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
@@ -37,7 +38,7 @@ IDENTITY_BYTES = 32
 
 @dataclass(frozen=True, eq=False)
 class Reused:
-    """What earlier answers say on a batch; public.
+    """Votes of earlier answers on a batch; public.
 
     ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
     """
@@ -80,7 +81,7 @@ class IndKnn(Mechanism):
     near: float = param(
         0.0,
         "distance within which a record's similarity is 1; unused by cosine. A narrow bandwidth "
-        "needs it where no record is close: weights are multiples of 1/128",
+        "needs it if no record is close: weights are multiples of 1/128",
         unit="lengths of a normalised feature vector",
         ge=0,
         le=MAX_SCALE,
@@ -132,10 +133,6 @@ class IndKnn(Mechanism):
     charging = Charging.PREPAID
     persons = True
 
-    @property
-    def reuses(self) -> bool:
-        return self.reuse
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
@@ -157,14 +154,20 @@ class IndKnn(Mechanism):
     def label(self, value: Any) -> Value:
         return int(value[1])
 
+    @property
+    def noise_of_neighbours(self) -> float:
+        return self.require("sigma_count")
+
     def select(self, length: float) -> Select:
-        """Which records are neighbours, where a unit vector has this public ``length``."""
+        """The rule for neighbours; ``length``: of a unit vector, public."""
+        from ..search.kernels import cosine, rbf  # of the private side: a price needs none
+
         if self.kernel == "cosine":
             return cosine(self.threshold)
         return rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
-        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
+        """(tables, bits, seed) of the hyperplanes; None if all records are looked at."""
         return (self.tables, self.bits, self.hash_seed) if self.tables else None
 
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:

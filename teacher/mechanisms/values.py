@@ -69,6 +69,7 @@ class Regression(Screened):
 
     label_space = "value"
     sampled = True
+    rehearsed = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,7 +18,6 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ...wall.questions import RowForm
 from ..accounting.plan import Release
-from ..classifiers.linear_ensemble import MAX_TEACHERS
 from .base import Mechanism
 from .fields import count, more_noise, nearest, noise_scale, param, ratio, sampling
 
@@ -32,26 +31,34 @@ LANDMARKS = 2_000  # public rows that radii are measured by, at most
 # but once in 10^9 queries, whether it is cut or not.
 CUT = 6
 MOST_VOTES = 10**6  # of the curve
+MAX_TEACHERS = 10_000
+# Of a classifier of PATE, by a guess of the records; the most classifiers then.
+RECORDS, MOST_TEACHERS = 20, 250
+
+
+def teachers_of(records: int) -> int:
+    """How many classifiers PATE trains on so many records."""
+    return min(MOST_TEACHERS, max(2, records // RECORDS))
 
 
 @dataclass(frozen=True)
 class Screened(Mechanism):
-    """Releases an answer to the queries that pass a screening; to all where there is no threshold.
+    """Answers the queries that pass a screening; all queries if there is no threshold.
 
     The screening is one bit: whether the ``largest`` count of votes, cut off at ``max_votes``, plus
     discrete Gaussian noise exceeds the threshold. One record moves that count by at most 1, so the
-    bit costs ``curves.screening_rdp``. Screening and answer have a sample each where votes are
-    sampled, so they compose as ordinary adaptive releases.
+    bit costs ``curves.screening_rdp``. If votes are sampled, screening and answer have a sample
+    each, so they compose as ordinary adaptive releases.
 
     Class attributes:
         aggregate: the name of the answer's release.
-        noise_field: the one with the scale of the answer's noise.
-        sensitivity: of what that noise is added to.
+        noise_field: the field with the scale of the answer's noise.
+        sensitivity: bound on how far one record moves what that noise is added to.
         limit: the field that no count exceeds.
     """
 
     if TYPE_CHECKING:  # a field of the kinds that screen
-        threshold: int  # null, or not there, where nothing is screened
+        threshold: int  # null, or not there, if nothing is screened
 
     aggregate: ClassVar[str]
     noise_field: ClassVar[str] = "sigma_vote"
@@ -65,18 +72,25 @@ class Screened(Mechanism):
         return vars(self).get("threshold") is not None
 
     @property
+    def passed_by_noise(self) -> float | None:
+        if not self.screened or self.needs:
+            return None
+        margin = (self.threshold + 0.5) / self.require("sigma_screen")
+        return math.erfc(margin / math.sqrt(2)) / 2
+
+    @property
     def stages(self) -> tuple[str, ...]:
         return (SCREEN, self.aggregate) if self.screened else (self.aggregate,)
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
-        """Without a screening it needs no noise."""
+        """The missing fields that are needed: none of the screening if there is none."""
         names = super().uncalibrated
         return tuple(n for n in names if n != "sigma_screen" or self.screened)
 
     @property
     def max_votes(self) -> int:
-        """The largest count that is told from a smaller one."""
+        """The count above which larger ones are not told apart."""
         return int(vars(self)[self.limit])
 
     @abstractmethod
@@ -135,12 +149,12 @@ def vote_threshold(default: int, below: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Votes(Screened):
-    """The class with the most noisy votes, where their noisy plurality passes the threshold.
+    """The class with the most noisy votes, if the noisy plurality passes the threshold.
 
     Guarantee, for one query under add/remove of one record, which moves the votes by 0, by e_a or
-    by e_a - e_b: the bit max_j n_j + Z > threshold costs ``curves.screening_rdp``, the argmax of
-    n_j + Z_j costs ``curves.argmax_rdp``, with discrete Gaussian Z. Where a record displaces no
-    other, its swap is left out.
+    by e_a - e_b, with discrete Gaussian Z: the bit max_j n_j + Z > threshold costs
+    ``curves.screening_rdp``, and the argmax of n_j + Z_j costs ``curves.argmax_rdp``. If a record
+    displaces no other, its swap is left out.
 
     Class attributes:
         swap: whether a record may move the votes by e_a - e_b, or by e_a alone.
@@ -189,6 +203,11 @@ class SampledVotes(Votes):
     screen_ratio: float = ratio()
 
     sampled = True
+    rehearsed = True
+
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        votes = max(1, records // (2 * classes))
+        return self.sized(votes, 1.0, records, threshold=votes // 2)
 
     @abstractmethod
     def expected_votes(self, records: int) -> float:
@@ -197,7 +216,7 @@ class SampledVotes(Votes):
     @classmethod
     @abstractmethod
     def sized(cls, votes: int, sample_rate: float, records: int, **fields: float) -> Self:
-        """With ``votes`` expected voters of so many records; ``fields``: threshold and noise."""
+        """A mechanism with ``votes`` expected voters of so many records; ``fields``: the others."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +322,9 @@ class Pate(Votes):
 
     limit = "teachers"
 
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        return replace(self, teachers=teachers_of(records))
+
     @property
     def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int]]:
         return ((self.classifier, self.teachers),)
@@ -361,3 +383,7 @@ class ConfidentGnmax(Pate):
     sigma_screen: float | None = noise_scale("the plurality")
     sigma_vote: float | None = noise_scale("every class's count")
     screen_ratio: float = ratio()
+
+    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+        sized = super().sized_for(records, classes, rows)
+        return replace(sized, threshold=sized.teachers * self.threshold // self.teachers)

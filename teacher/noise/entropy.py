@@ -15,9 +15,9 @@ from fractions import Fraction
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ..accounting.discrete_gaussian import MAX_SCALE
 from .sampler import GAUSSIAN, LAPLACE, Stream, Words, draw, recipe, uniform_below
 
-MAX_SCALE = 2.0**50  # noise must fit int64, in magnitude and next to votes
 Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each call
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
 

@@ -16,10 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...wall.matrices import MAX_ENTRY
+from ...wall.matrices import GRID, MAX_ENTRY
 
-LEVELS = 2 * MAX_ENTRY + 1  # values of a feature
-GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
 STEPS = 4096  # steps of a threshold: its square is 2^24
 HASH_ROWS = 8192  # records hashed together
 GATHER_ROWS = 512  # candidates copied together: their rows stay in the processor's cache

@@ -79,7 +79,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all services of one process share.
+    """Settings that all services of one process share.
 
     Args:
         config: addresses and limits.

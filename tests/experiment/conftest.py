@@ -28,4 +28,4 @@ def one_budget() -> None:
 def budget_each(request: pytest.FixtureRequest, monkeypatch) -> None:
     """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
     if "one_budget" not in request.fixturenames:
-        monkeypatch.setattr("labelwall.experiment.run.places.place_of", lambda data: None)
+        monkeypatch.setattr("labelwall.teacher.custody.places.place_of", lambda data: None)

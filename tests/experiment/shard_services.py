@@ -10,8 +10,8 @@ from typing import Any
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.serving import app_of
-from labelwall.experiment.run.teachers import custody
+from labelwall.teacher.custody.opening import custody
+from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher

@@ -87,7 +87,7 @@ def test_a_comparison_and_a_service_say_the_sum(capsys, monkeypatch) -> None:
     text = capsys.readouterr().err
     for told in ("epsilon 1 + 2 = 3 at", "epsilon 1 + 2 + 2 = 5 at"):
         assert f"budgets for the same records add up: {told}" in text
-    monkeypatch.setattr("labelwall.experiment.run.serving.listen", lambda _: exec("raise OSError"))
+    monkeypatch.setattr("labelwall.teacher.custody.serving.listen", lambda _: exec("raise OSError"))
     serve = ["serve", "--data", "data.npz", *LINEAR, "--epsilon", "4", "--custodian_dir", "served"]
     assert pipeline.main(serve) == 2
     assert "4 budgets for the same records add up: epsilon 1 + 2 + 2 + 4 = 9" in (

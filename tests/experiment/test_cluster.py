@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from labelwall.experiment.config.options import parse
-from labelwall.experiment.run.serving import app_of
-from labelwall.experiment.run.teachers import custody
+from labelwall.teacher.custody.opening import custody
+from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys

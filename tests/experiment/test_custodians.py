@@ -19,8 +19,9 @@ import labelwall as lw
 from labelwall.experiment.run.custodians import Custodians
 from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.serving import app_of
-from labelwall.experiment.run.teachers import KEY, custody
+from labelwall.experiment.run.teachers import KEY
+from labelwall.teacher.custody.opening import custody
+from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service.config import ServiceConfig

@@ -13,11 +13,11 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.records_cli import add_records, ids_of
-from labelwall.experiment.run.teachers import custody, local_teacher
 from labelwall.teacher.analysts import open_analyst
+from labelwall.teacher.custody.groups import RoundConfig
+from labelwall.teacher.custody.opening import custody, local_teacher
+from labelwall.teacher.custody.records import add_records, ids_of
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import open_records

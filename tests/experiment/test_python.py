@@ -1,18 +1,22 @@
 """What a reader of a notebook or a script meets: names, folders, how things show themselves, what
 `predict` takes, and messages that speak of Python."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from pytorch_lightning.loggers.logger import DummyLogger
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import labelwall as lw
 from labelwall.experiment.train import in_python
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.experiment import tiny
 from tests.experiment.test_api import QUICK, SPLITS, arrays, fit, frame, named
+from tests.student import students
 
 
 def test_completion_offers_the_public_names_alone() -> None:
@@ -91,7 +95,47 @@ def test_words_for_truth_in_a_file_are_truth_values() -> None:
     assert (predicted == tests["label"]).mean() == model.score(tests, tests["label"]) > 0.5
 
 
+class Pressed(DummyLogger):
+    """Ctrl-C in the middle of a training."""
+
+    def log_metrics(self, *_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_during_training_is_an_interrupt_and_the_same_call_continues() -> None:
+    heard = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(arrays(), custody="custody", loggers=[Pressed()])
+    assert signal.getsignal(signal.SIGINT) is heard
+    charged = lw.audit("custody").charged
+    assert sum(charged.values()) > 0
+    after = lw.audit(fit(arrays(), custody="custody").path).charged  # and the score
+    assert {name: after[name] for name in charged} == charged
+
+
 def test_errors_name_arguments_as_python_does() -> None:
     said = "Continue with --epsilon 1 --delta 1e-05, or another --custodian_dir; the same command."
     spoken = "Continue with epsilon=1 delta=1e-05, or another custody; the same call."
     assert in_python(said) == spoken
+
+
+def test_a_model_is_measured_by_class_and_by_group(tmp_path: Path) -> None:
+    """``evaluate`` measures what ``predict_proba`` says; scikit-learn's functions agree."""
+    names = ("cat", "dog, small", "emu")  # of this student
+    (tmp_path / "student.safetensors").write_bytes(students.content(shape=students.VECTOR))
+    model = lw.load(tmp_path / "student.safetensors")
+    x, y = tiny.rows(60, 5)
+    truth = np.array(names)[y]
+    found = model.evaluate(x, truth, groups=np.where(np.arange(60) < 40, "old", "young"))
+    assert found.measures.accuracy == model.score(x, truth)
+    expected = roc_auc_score(y, model.predict_proba(x), multi_class="ovr")
+    assert found.measures.auroc == pytest.approx(expected, abs=1e-9)
+    balanced = balanced_accuracy_score(truth, model.predict(x))
+    assert found.measures.balanced_accuracy == pytest.approx(balanced, abs=1e-9)
+    assert {name: one.rows for name, one in found.groups.items()} == {"old": 40, "young": 20}
+    assert [*found.frame().index] == ["all", "old", "young", *names]
+    assert "old" in found._repr_html_()
+    with pytest.raises(InvalidInput, match="60 names, one for each row"):
+        model.evaluate(x, truth, groups=["old"])
+    with pytest.raises(InvalidInput, match="labels of cat"):
+        model.evaluate(x, np.where(y == 0, "purple", truth))

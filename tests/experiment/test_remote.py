@@ -1,6 +1,7 @@
 """A run by a teacher elsewhere: no private file is opened in the student's process."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,20 +13,35 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.groups import CapsConfig
-from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.entry import run
-from labelwall.experiment.run.teachers import KEY, child, custody
+from labelwall.experiment.run.teachers import KEY
+from labelwall.teacher.custody.child import child
+from labelwall.teacher.custody.groups import CapsConfig
+from labelwall.teacher.custody.opening import custody
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
 from tests.experiment import tiny
-from tests.experiment.checks import stored
+from tests.experiment.checks import QUICK, stored
 from tests.experiment.shard_services import in_one_piece, placed_config, token
 from tests.programs import PROGRAMS, environment
 from tests.seeded_noise import SeededNoise
 
 ANALYST = PROGRAMS / "analyst_run.py"
+# Runs a command, and tells which modules of the teacher the process has loaded then
+LOADED = """
+import json, sys
+from labelwall import pipeline
+status = pipeline.main(sys.argv[1:])
+loaded = [name.removeprefix("labelwall.teacher.") for name in sys.modules]
+print(json.dumps([status, [name for name in loaded if f"labelwall.teacher.{name}" in sys.modules]]))
+"""
+# What says how releases are priced and asked for, and what a ledger recorded
+DECLARING = re.compile(
+    r"(accounting|mechanisms|ledger\.auditor)(\.\w+)?|ledger(\.(state|url))?|shards(\.config)?|"
+    r"custody(\.(groups|recorded|schedule|settings|solver))?"
+)
+DRAWING = {"mechanisms.voters", "mechanisms.gradient"}
 
 
 def public_part(custodian: Path, analyst: Path) -> None:
@@ -77,6 +93,42 @@ def test_two_rounds_with_the_teacher_in_another_process(tmp_path, monkeypatch):
     assert (whole / "isolated/summary.json").exists()
 
 
+@pytest.mark.parametrize("by_file", [True, False])
+def test_an_analysts_process_can_open_draw_and_write_nothing_private(tmp_path, by_file):
+    """It has no module that opens records, draws noise or writes a ledger: with the plan in its
+    configuration, and with the service's.
+    """
+    custodian, analyst, store = (tmp_path / name for name in ("custodian", "analyst", "store"))
+    tiny.write(custodian, mechanism={"kind": "private_linear"}, caps=None, rounds=[{}])
+    public_part(custodian, analyst)
+    serve = ["serve", "--config", "config.yaml", "--custodian_dir", str(store)]
+    python = [sys.executable, "-m", "labelwall.pipeline"]
+    key, pipe = token(store), subprocess.PIPE
+    service = subprocess.Popen(
+        [*python, *serve, "--service.port", "0"],
+        cwd=custodian,
+        env=environment(),
+        stdout=pipe,
+        text=True,
+    )
+    try:
+        url = service.stdout.readline().strip()
+        asked = ["run", "--config", "config.yaml", "--run_dir", "out", "--teacher", url, "--quiet"]
+        asked += [*QUICK, *([] if by_file else ["--mechanism.kind", "auto"])]
+        ask = [sys.executable, "-c", LOADED, *asked]
+        started = environment(**{KEY: key})
+        done = subprocess.run(ask, cwd=analyst, env=started, capture_output=True, text=True)
+    finally:
+        service.terminate()
+        service.communicate()
+    assert done.returncode == 0, done.stderr
+    status, loaded = json.loads(done.stdout.splitlines()[-1])
+    assert status == 0
+    assert "accounting.accountant" in loaded  # what is looked for is there to be found
+    found = {name for name in loaded if not DECLARING.fullmatch(name)} | DRAWING & {*loaded}
+    assert not found
+
+
 def test_another_plan_or_no_key_is_refused(tmp_path, monkeypatch):
     tiny.write(tmp_path)
     store = tmp_path / "store"
@@ -99,6 +151,6 @@ def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path, capsys):
     with (
         closing(custody(side, unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
-        child(to_yaml(side), print),
+        child(side, print),
     ):
         pass

@@ -3,15 +3,17 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.calibration import calibrate
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, check_one_error, shown
 
@@ -43,16 +45,11 @@ def sigma_of(path: Path) -> float:
 
 def otherwise(monkeypatch) -> None:
     """Another version, which solves another noise."""
-    solved = Config.solved
 
-    def other(self: Config, *args: object) -> Config:
-        found = solved(self)
-        if found == self:
-            return found
-        louder = 1.5 * found.mechanism.require("sigma")
-        return found.with_mechanisms([replace(found.mechanism, sigma=louder)])
+    def other(*given: Any) -> list[Any]:
+        return [replace(m, sigma=1.5 * m.require("sigma")) for m in calibrate(*given)]
 
-    monkeypatch.setattr(Config, "solved", other)
+    monkeypatch.setattr("labelwall.teacher.mechanisms.calibration.calibrate", other)
 
 
 def unfinished(folder: Path) -> None:
@@ -77,7 +74,7 @@ def test_a_resumed_run_keeps_what_was_solved(folder: Path, monkeypatch, capsys) 
     sigma = sigma_of(Path("out/ledger.sqlite"))
     unfinished(folder)
     otherwise(monkeypatch)
-    assert load_config(Path("config.yaml")).solved().mechanism.require("sigma") != sigma
+    assert solved(load_config(Path("config.yaml")).schedule).mechanism.require("sigma") != sigma
     assert f"noise from the budget: sigma {sigma:g}" in shown(capsys, *RUN)
     assert sigma_of(Path("out/ledger.sqlite")) == sigma
     for setting, value, named in (
@@ -115,11 +112,11 @@ def test_a_run_of_before_resumes_with_its_numbers(folder: Path, capsys) -> None:
 def test_a_mixed_plan_splits_the_budget(folder: Path, capsys) -> None:
     write(rounds=[{}, *({"queries": 9, "mechanism": other} for other in OTHERS)])
     config = load_config(folder / "config.yaml")
-    assert [entry.share for entry in config.priced()] == [1 / 3] * 3
+    assert [entry.share for entry in config.schedule.priced()] == [1 / 3] * 3
     assert 0.99 * 30 <= certified_epsilon(config.plan()) <= 30
-    solved = config.solved()
-    assert not any(entry.mechanism.uncalibrated for entry in solved.priced())
-    assert solved.solved() is solved
+    known = solved(config.schedule)
+    assert not any(entry.mechanism.uncalibrated for entry in known.priced())
+    assert solved(known) is known
     assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
     (line,) = (text for text in capsys.readouterr().out.splitlines() if "(slot 0)" in text)
     assert all(word in line for word in ("rho", "sigma_count", "epsilon", "(slot 2)"))

@@ -5,7 +5,7 @@ import sys
 import torch
 
 from labelwall.experiment.config.options import parse
-from labelwall.experiment.run.serving import serve
+from labelwall.teacher.custody.serving import serve
 from labelwall.teacher.service.config import ServiceConfig
 from tests.seeded_noise import SeededNoise
 

@@ -1,4 +1,5 @@
-"""Arrays of one's own in an npz file, or a folder of npy files or of an npz file for each split.
+"""Arrays of one's own: an npz file, a folder of npy files, or a folder of an npz file per split.
+
 Their dtypes and the shapes of their rows are public. No other array of a file is decompressed, and
 no other file of a folder opened.
 """
@@ -17,27 +18,25 @@ from ..errors import InvalidInput, MissingData, shape_text
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, has_truth, readable
 from ..progress import TaskProgress
-from .config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names, no_rows
+from .config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names
 
-# A larger PUBLIC array of an npz file is refused where it was compressed more often
+# A larger PUBLIC array of an npz file is refused if it was compressed more often
 PACKED_BYTES, PACKED_TIMES = 1 << 30, 100
-_NONE = np.array([], dtype=str)
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Names that are not declared are the texts of test_y and public_y, or numbers, as
-    many as these show.
-    """
+    """The task. Undeclared names are the texts of test_y and public_y, or their numbers."""
     space, path = config.declared_labels, require_arrays(config.path)
     if not space.names:
-        given = ["test_y"] * _tested(path) + ["public_y"] * has_member(path, "public_y")
+        given = {"test_y": _labels} if _tested(path) else {}
+        given |= {"public_y": _public_labels} if has_member(path, "public_y") else {}
         columns = {name: required_member(path, name) for name in given}
         if any(column.dtype.kind == "U" for column in columns.values()):
-            names = class_names(*(readable(columns.get(n, _NONE)) for n in ("test_y", "public_y")))
+            shown = {name: readable(column) for name, column in columns.items()}
+            names = class_names(shown.get("test_y", []), shown.get("public_y", []))
             space = label_space(config.labels, names)
         else:
-            read = {"test_y": _labels, "public_y": _public_labels}
-            known = [read[name](space, config, name, None) for name in given]
+            known = [read(space, config, name, None) for name, read in given.items()]
             known = [labels[has_truth(labels)] for labels in known if has_truth(labels).any()]
             space = space.numbered(np.concatenate(known)) if known else space
         if not space.names:
@@ -51,13 +50,17 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     if has_member(path, "public_y"):
         labels = _public_labels(space, config, "public_y", len(inputs))
     if not _tested(path):
-        return PublicData(inputs, labels, *no_rows(inputs, space))
+        return PublicData.untested(space, inputs, labels)
     test_inputs = _inputs(config, "test_x")
     if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
         rule = f"{shape_text(inputs)}, as public_x is"
         raise InvalidInput("test_x", rule, shape_text(test_inputs))
-    test_labels = _labels(space, config, "test_y", len(test_inputs))
-    return PublicData(inputs, labels, test_inputs, test_labels)
+    return PublicData(
+        inputs=inputs,
+        labels=labels,
+        test_inputs=test_inputs,
+        test_labels=_labels(space, config, "test_y", len(test_inputs)),
+    )
 
 
 def _tested(path: Path) -> bool:
@@ -113,14 +116,15 @@ def has_member(path: Path, name: str) -> bool:
 
 
 def read_member(path: Path, name: str) -> np.ndarray | None:
-    """One array of an npz file, or of a folder of npy files, None where there is none. Raises
-    InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
+    """One array of an npz file or of a folder; None if there is none.
+
+    Raises InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
     """
     return required_member(path, name) if has_member(require_arrays(path), name) else None
 
 
 def required_member(path: str | Path | None, name: str) -> np.ndarray:
-    """``read_member``, which raises InvalidInput where the array is not there."""
+    """``read_member``, which raises InvalidInput if the array is not there."""
     place = require_arrays(path)
     if not has_member(place, name):
         rule = f"a folder with {name}.npy" if place.is_dir() else f"an npz file with {name}"
@@ -139,9 +143,10 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once, and one
-    that is stored by columns whole. Raises InvalidInput as ``member_rows`` does, and for an array
-    that ends early.
+    """Rows of an array from row ``start`` on, in blocks of ``size``.
+
+    The file is read once; an array that is stored by columns is read whole. Raises InvalidInput as
+    ``member_rows`` does, and for an array that ends early.
     """
     with _numbers(name), _member(path, name).open("rb") as member:
         dtype, shape, by_columns = _header(member)
@@ -174,8 +179,9 @@ def _member(path: Path, name: str) -> Path | zipfile.Path:
 
 
 def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bool]:
-    """Dtype and shape of the array that follows, and whether it is stored by columns. Raises
-    ValueError unless it is rows of numbers or texts.
+    """Dtype and shape of the array that follows, and whether it is stored by columns.
+
+    Raises ValueError unless it is rows of numbers or texts.
     """
     layout = np.lib.format
     old = layout.read_magic(member) == (1, 0)
@@ -188,8 +194,10 @@ def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bool]:
 
 @contextlib.contextmanager
 def _numbers(name: str) -> Iterator[None]:
-    """Raises InvalidInput for what goes wrong inside: on damaged files zipfile, the decompressors
-    and numpy raise many types, and MemoryError for sizes that a header makes up.
+    """Raises InvalidInput for what goes wrong inside.
+
+    On damaged files zipfile, the decompressors and numpy raise many types, and MemoryError for
+    sizes that a header makes up.
     """
     try:
         yield
@@ -199,11 +207,11 @@ def _numbers(name: str) -> Iterator[None]:
 
 
 def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
-    """Rows in the shape and dtype that the wall carries: uint8 [n, h, w] or [n, h, w, c] -> uint8
-    [n, h, w, c]; numbers [n, d] but uint8 -> float32 [n, d].
+    """Rows in the shape and dtype that the wall carries.
 
-    A number that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
-    to refuse or drop. Raises InvalidInput, without the number of rows.
+    Images uint8 [n, h, w] or [n, h, w, c] become uint8 [n, h, w, c]; other numbers [n, d] become
+    float32 [n, d]. A number that float32 can not hold becomes infinite, quietly: the caller refuses
+    or drops such rows. Raises InvalidInput, without the number of rows.
     """
     if rows.dtype == np.uint8 and rows.ndim == 3:
         rows = rows[..., np.newaxis]

@@ -24,6 +24,8 @@ from .texts import HASHED, NGrams, cleaned, is_prose, n_grams, public_vectors, v
 T = TypeVar("T")
 CONSTANT = 1e-9  # a relative deviation that is rounding alone
 MOSTLY = 0.9  # share of the cells that are there that tells what a column is of
+Form = tuple[str, str]  # of numbers: one of MARKS, and the unit before or behind
+PLAIN: Form = (".", "")
 # Marks of numbers: the decimal one, and what stands between thousands
 MARKS = (".", ".,", ",", ",.", ", ", ". ", ".'")
 AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]?) ?[+-]?\d[\d.,' ]*([^\d]{0,8})")  # a number's unit
@@ -61,10 +63,11 @@ def _marked(marks: str) -> re.Pattern[str]:
     return re.compile(rf"[+-]?(?:{whole})?(?:{point}\d*)?(?:[eE][+-]?\d+)?")
 
 
-def _number(cell: Any, marks: str, unit: str) -> float:
+def _number(cell: Any, form: Form) -> float:
     """Raises TypeError, ValueError, OverflowError."""
-    if (marks, unit) == (".", "") or not isinstance(cell, str):
+    if form == PLAIN or not isinstance(cell, str):
         return float(cell)
+    marks, unit = form
     if len(cell) > LONGEST_NUMBER:
         raise ValueError("no number")
     text = _plain(cell).replace(unit, "", 1).strip() if unit else _plain(cell)
@@ -78,11 +81,10 @@ def _plain(cell: str) -> str:
     return re.sub(r"\s", " ", cell).translate({0x2019: "'", 0x2212: "-"}).strip()
 
 
-def numbers(column: np.ndarray, width: int | None, marks: str = ".", unit: str = "") -> np.ndarray:
+def numbers(column: np.ndarray, width: int | None, form: Form = PLAIN) -> np.ndarray:
     """Cells as float64 [n, width]; a row that is not ``width`` numbers is NaN.
 
-    ``width``: None for PUBLIC columns alone: that of the first list, 1 where there is none.
-    ``marks``: one of MARKS; ``unit``: what may stand before or behind a number.
+    ``width``: None for PUBLIC columns alone: that of the first list, 1 if there is none.
     """
     if column.dtype.kind in "iuf" and width in (None, 1):
         return column.astype(np.float64).reshape(-1, 1)
@@ -93,20 +95,20 @@ def numbers(column: np.ndarray, width: int | None, marks: str = ".", unit: str =
         values = cell if isinstance(cell, list) else [cell]
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             if len(values) == width:
-                rows[row] = [_number(value, marks, unit) for value in values]
+                rows[row] = [_number(value, form) for value in values]
     return rows
 
 
-def number_form(column: np.ndarray) -> tuple[str, str]:
-    """(marks, unit) by which most of a PUBLIC column's cells are numbers."""
+def number_form(column: np.ndarray) -> Form:
+    """The form by which most of a PUBLIC column's cells are numbers."""
     if column.dtype.kind in "iuf" or _readable(numbers(column, None)).sum() == _there(column).sum():
-        return ".", ""
+        return PLAIN
     sample = column[_there(column)][:SAMPLE]
     affixes = [AFFIX.fullmatch(_plain(cell)) for cell in sample if isinstance(cell, str)]
     units = Counter((found[1] or found[2]).strip() for found in affixes if found)
     named = [unit for unit, _ in units.most_common(2) if unit][:1]
     forms = [(marks, unit) for unit in ("", *named) for marks in MARKS]
-    return _fitting(column, forms, lambda cells, form: numbers(cells, 1, *form))
+    return _fitting(column, forms, lambda cells, form: numbers(cells, 1, form))
 
 
 def _fitting(
@@ -124,9 +126,7 @@ def _there(column: np.ndarray) -> np.ndarray:
 
 
 def dates(column: np.ndarray, form: str = "") -> np.ndarray:
-    """Dates and times of a ``form``, one of DATES, as days since 1970 (UTC), float64 [n, 1]; NaN
-    for other cells.
-    """
+    """Days since 1970 (UTC) of dates of a ``form`` in DATES, float64 [n, 1]; NaN of other cells."""
     days = np.full((len(column), 1), np.nan)
     for row, cell in enumerate(texts(column)):
         with contextlib.suppress(ValueError, OverflowError):
@@ -164,10 +164,8 @@ class Column:
         sizes = {len(self.mean), len(self.deviation)}
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
         known &= self.marks in MARKS and (self.kind != "date" or self.form in DATES)
-        numbers = all(map(math.isfinite, self.mean + self.deviation))
-        if not (
-            known and numbers and min(self.deviation, default=0) > 0 and len(self.mean) > self.gaps
-        ):
+        known &= all(map(math.isfinite, self.mean + self.deviation))
+        if not known or min(self.deviation, default=0) <= 0 or self.entries_of_cells < 1:
             raise InvalidInput("table", "columns with a mean and a deviation each", self.name)
 
     @property
@@ -175,12 +173,20 @@ class Column:
         """How a cell is read, for a reader."""
         if self.kind == "date":
             return f"date like {_NOON.strftime(self.form)}" if self.form else "date (ISO 8601)"
-        comma = ", decimal comma" * (self.marks[0] == ",")
-        between = f", thousands by {self.marks[1:]!r}" * (len(self.marks) > 1)
-        return f"{self.kind}{comma}{between}" + f", unit {self.form}" * bool(self.form)
+        words = [str(self.kind)]
+        words += ["decimal comma"] if self.marks[0] == "," else []
+        words += [f"thousands by {self.marks[1:]!r}"] if self.marks[1:] else []
+        return ", ".join([*words, f"unit {self.form}"] if self.form else words)
+
+    @property
+    def encoded(self) -> str:
+        """What a text becomes, in words."""
+        if isinstance(self.encoder, NGrams):
+            return self.encoder.words
+        return f"{self.width} numbers of {self.encoder}"
 
     def idle(self, cells: np.ndarray) -> str:
-        """Why these PUBLIC cells of the column tell nothing; "" where they may."""
+        """Why these PUBLIC cells of the column tell nothing; "" if they may."""
         there = _there(cells)
         known = texts(cells[there])
         differ = len(set(known)) == len(known) > BY_CHANCE
@@ -188,8 +194,8 @@ class Column:
             return "one value in all rows"
         if self.kind == "category" and not self.values:
             return f"texts of which none is in {LEAST_ROWS} rows"
-        if self.kind == "number" and differ and self.width == 1 + self.gaps:
-            rows = numbers(cells[there], 1, self.marks, self.form)
+        if self.kind == "number" and differ and self.entries_of_cells == 1:
+            rows = numbers(cells[there], 1, (self.marks, self.form))
             rows = rows[_readable(rows)]
             named = ID_NAME.fullmatch(self.name) or len(rows) ** 2 > BY_CHANCE * (np.ptp(rows) + 1)
             if named and (rows == np.rint(rows)).all():
@@ -200,6 +206,11 @@ class Column:
     def width(self) -> int:
         """How many numbers a cell becomes."""
         return len(self.mean)
+
+    @property
+    def entries_of_cells(self) -> int:
+        """How many numbers a cell that is there has, without the one that says if it is."""
+        return self.width - 1 if self.gaps else self.width
 
     def entries(self, cells: np.ndarray, public: bool = False) -> np.ndarray:
         """float64 [n, width] of cells [n], finite, before they are scaled.
@@ -214,11 +225,9 @@ class Column:
             return encoded
         if self.kind == "category":
             return _one_hot(cells, self.values)
-        count = self.width - self.gaps
-        if self.kind == "date":
-            rows = dates(cells, self.form)
-        else:
-            rows = numbers(cells, count, self.marks, self.form)
+        count, form = self.entries_of_cells, self.form
+        is_date = self.kind == "date"
+        rows = dates(cells, form) if is_date else numbers(cells, count, (self.marks, form))
         missing = ~_readable(rows)
         rows[missing] = self.mean[:count]
         return np.column_stack([rows, missing]) if self.gaps else rows
@@ -255,23 +264,18 @@ class Encoding:
 
     @property
     def text_features(self) -> str:
-        """What texts become, in words; empty where no column is of texts."""
-        named = []
-        for column in self.columns:
-            if column.kind == "text":
-                by = column.encoder
-                words = by.words if isinstance(by, NGrams) else f"{column.width} numbers of {by}"
-                named.append(f"{column.name}: {words}")
-        return "; ".join(named)
+        """What texts become, in words; empty if no column is of texts."""
+        texts = (column for column in self.columns if column.kind == "text")
+        return "; ".join(f"{column.name}: {column.encoded}" for column in texts)
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Of each entry."""
+        """Mean of each entry."""
         return tuple(value for column in self.columns for value in column.mean)
 
     @property
     def deviation(self) -> tuple[float, ...]:
-        """Of each entry."""
+        """Deviation of each entry."""
         return tuple(value for column in self.columns for value in column.deviation)
 
     def entries(
@@ -279,8 +283,8 @@ class Encoding:
     ) -> np.ndarray:
         """float64 [n, d] of a table's columns by name, finite, before they are scaled.
 
-        ``name``: of the table, for an error; ``public``: as for a column. Raises InvalidInput where
-        a column is missing, MissingData where a sentence model is.
+        ``name``: of the table, for an error; ``public``: as for a column. Raises InvalidInput if a
+        column is missing, MissingData if a sentence model is.
         """
         missing = [feature for feature in self.features if feature not in table]
         if missing:
@@ -319,20 +323,21 @@ def _text_column(name: str, cells: np.ndarray, encoder: str) -> Column:
     rows = public_vectors(by, texts)
     deviation = max(float(rows.std(axis=0).mean()), CONSTANT)
     mean = tuple(rows.mean(axis=0).tolist())
-    return Column(name, "text", mean, (deviation,) * len(mean), encoder=by)
+    deviations = (deviation,) * len(mean)
+    return Column(name=name, kind="text", mean=mean, deviation=deviations, encoder=by)
 
 
 def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
     there = max(1, int(_there(cells).sum()))
     marks, unit = number_form(cells)
-    rows = numbers(cells, None, marks, unit)
-    if (filled := _readable(rows)).sum() >= MOSTLY * there:
-        return _measured(name, "number", rows, filled, marks, unit)
+    rows = numbers(cells, None, (marks, unit))
+    if _readable(rows).sum() >= MOSTLY * there:
+        return _measured(name, "number", rows, marks=marks, form=unit)
     dated = any(re.search(r"\d\D", text) for text in texts(cells[_there(cells)][:SAMPLE]))
     form = _fitting(cells, DATES if dated else DATES[:1], dates)
     days = dates(cells, form)
-    if (filled := _readable(days)).sum() >= MOSTLY * there:
-        return _measured(name, "date", days, filled, form=form)
+    if _readable(days).sum() >= MOSTLY * there:
+        return _measured(name, "date", days, form=form)
     if is_prose([text for text in cleaned(cells) if text]):
         return _text_column(name, cells, encoder)
     counts = Counter(texts(cells)).most_common(MOST_VALUES)
@@ -340,25 +345,26 @@ def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
     entries = _one_hot(cells, frequent)
     # So that all entries together have the variance of one column of numbers.
     deviation = max(float(np.sqrt(entries.var(axis=0).sum())), CONSTANT) if len(cells) else 1.0
-    mean = entries.mean(axis=0)
-    return Column(name, "category", tuple(mean), (deviation,) * len(mean), frequent)
+    mean = tuple(entries.mean(axis=0))
+    deviations = (deviation,) * len(mean)
+    return Column(name=name, kind="category", mean=mean, deviation=deviations, values=frequent)
 
 
 def _measured(
-    name: str,
-    kind: Literal["number", "date"],
-    rows: np.ndarray,
-    filled: np.ndarray,
-    marks: str = ".",
-    form: str = "",
+    name: str, kind: Literal["number", "date"], rows: np.ndarray, *, marks: str = ".", form: str
 ) -> Column:
+    """The column of these numbers, float64 [n, w]; a row that is not readable is missing."""
+    filled = _readable(rows)
     present = rows[filled] if filled.any() else np.zeros((1, rows.shape[1]))
     mean, deviation = present.mean(axis=0), present.std(axis=0)
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
     gaps = not filled.all()
-    means, deviations = mean.tolist(), deviation.tolist()
-    if gaps:
-        means.append(float(1 - filled.mean()))
-        deviations.append(GAP_DEVIATION)
-    entries = tuple(means), tuple(deviations)
-    return Column(name, kind, *entries, gaps=gaps, marks=marks, form=form)
+    return Column(
+        name=name,
+        kind=kind,
+        mean=(*mean.tolist(), *([float(1 - filled.mean())] if gaps else [])),
+        deviation=(*deviation.tolist(), *([GAP_DEVIATION] if gaps else [])),
+        gaps=gaps,
+        marks=marks,
+        form=form,
+    )

@@ -16,10 +16,11 @@ import numpy as np
 from ..errors import InvalidInput
 from ..label_kinds import label_space
 from ..labels import LabelSpace, written
+from .folders import identity
 from .texts import HASHED, require_encoder
 
 MOST_COLUMNS = 1 << 16  # of a table, or numbers of a vector
-ID = "record_id"  # a column with ids of private records, where there is one
+ID = "record_id"  # a column with ids of private records, if there is one
 Labels = Literal["class", "attributes", "value"]
 
 
@@ -80,16 +81,16 @@ class DataConfig:
         private: folder with one folder of images a class, or a table (path), for the sources
             folder and table; opened on the private side alone.
         public: folder of unlabelled images, or a table (path), for folder and table; class folders
-            or a column of labels, where there are any, serve public_labels.
+            or a column of labels, if there are any, serve public_labels.
         test: folder with one folder of images a class, or a table with labels (path); public. When
-            null, labelled public rows are held out where there are enough.
+            null, labelled public rows are held out if there are enough.
         path: npz file, or folder of npy files or of private.npz and so on (path), for arrays:
             private_x, private_y, public_x; optional test_x and test_y, public_y, private_id. For
             table, with a split: one file with all rows, of which the public side uses the others.
         label: name of a table's column with the label. All other columns are features but the
             split, the id and those to ignore; the public rows' mean and deviation scale them.
         split: name of the column that says private, public or test of each row of the one file
-            (its words are public); empty where each split has its own file.
+            (its words are public); empty if each split has its own file.
         ignore: names of a table's columns that are no features.
         keep: names of a table's columns that are features although the public rows' cells tell
             nothing: one value in all rows, whole numbers that all differ as ids do, or texts of
@@ -103,7 +104,7 @@ class DataConfig:
             itself, or a folder with one; needs labelwall[text]). With mechanism: auto the better of
             that model and hashed, by rehearsal.
         person: where a private row's person is named, for privacy.unit: person: a table's column;
-            for image folders path (the folder below the class folder; the first folder where rows
+            for image folders path (the folder below the class folder; the first folder if rows
             have attributes) or the name of a CSV file in private, of lines of path and person;
             empty for arrays, which have private_person.
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
@@ -150,7 +151,7 @@ class DataConfig:
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
             rule = "[low, high] with labels: value, and left out with others"
             raise InvalidInput("data.bounds", rule, self.bounds)
-        kind = self.declared_labels.kind  # raises where names or bounds break its rules
+        kind = self.declared_labels.kind  # raises if names or bounds break its rules
         if kind not in facts.kinds:
             rule = f"{' or '.join(facts.kinds)} for the source {self.source!r}"
             raise InvalidInput("data.labels", rule, self.labels)
@@ -161,7 +162,7 @@ class DataConfig:
         if self.channels not in (1, 3):
             raise InvalidInput("data.channels", "1 or 3", self.channels)
         if self.classes and self.labels == "value":
-            raise InvalidInput("data.classes", "empty where rows have a value", self.classes)
+            raise InvalidInput("data.classes", "empty if rows have a value", self.classes)
         if self.classes and len({*map(written, self.classes)}) != max(2, len(self.classes)):
             raise InvalidInput("data.classes", "at least 2 different names", self.classes)
         if self.classes and facts.private_records is not None:
@@ -169,12 +170,12 @@ class DataConfig:
             raise InvalidInput("data.classes", rule, self.classes)
 
     def require_public(self, name: str, path: str | Path) -> None:
-        """Raise InvalidInput where a place of PUBLIC rows is, holds or lies in the private one."""
+        """Raise InvalidInput if a place of PUBLIC rows is, holds or lies in the private one."""
         require_apart(**{f"data.{SPLITS[0]}": self.private, name: path})
 
     @property
     def declared_labels(self) -> LabelSpace:
-        """The rows' labels, without names where those are left to the data set."""
+        """The rows' labels, without names if those are left to the data set."""
         return label_space(self.labels, self.classes, self.bounds)
 
 
@@ -194,11 +195,10 @@ class Task:
 class PublicData:
     """The analyst's rows.
 
-    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels`` (None
-    where no public row has one), ``test_labels``: int64 [n]; int64 [n, c] of 0 and 1 where rows
-    have attributes; float64 [n], finite, not clipped, where they have a value. Of ``labels`` some
-    may be missing: -1, or NaN. The test split's serve metrics alone; it may be empty, or rows that
-    were ``held_out`` of labelled public ones.
+    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``,
+    ``test_labels``: int64 [n] of classes; int64 [n, c] of 0 and 1 for attributes; float64 [n],
+    finite, not clipped, for values. ``labels`` may be missing, some (-1 or NaN) or all (None). The
+    test split serves metrics alone; it may be empty, or ``held_out`` of labelled public rows.
     """
 
     inputs: np.ndarray
@@ -207,9 +207,17 @@ class PublicData:
     test_labels: np.ndarray
     held_out: bool = False
 
+    @classmethod
+    def untested(
+        cls, space: LabelSpace, inputs: np.ndarray, labels: np.ndarray | None
+    ) -> PublicData:
+        """Rows without a test split."""
+        none = space.decode(space.no_labels(0))
+        return cls(inputs=inputs, labels=labels, test_inputs=inputs[:0], test_labels=none)
+
 
 def require_apart(**places: str | Path | None) -> None:
-    """Raise InvalidInput where one of several named places of rows is, holds or lies in another.
+    """Raise InvalidInput if one of several named places of rows is, holds or lies in another.
 
     Paths are public facts. Links are followed, and all names of one file are one place.
     """
@@ -221,27 +229,15 @@ def require_apart(**places: str | Path | None) -> None:
 
 
 def _around(path: str) -> Iterator[object]:
-    """What tells a path from others, and each folder around it: its file, or its text if it is not
-    there.
-    """
+    """Identities of a path and of each folder around it."""
     with contextlib.suppress(ValueError):  # a path that no file can have
         path = os.path.realpath(path)
     for place in (path, *map(str, Path(path).parents)):
-        try:
-            fact = os.stat(place)
-        except (OSError, ValueError):
-            yield place
-        else:
-            yield fact.st_dev, fact.st_ino
+        yield identity(place) or place
 
 
 def no_names(labels: LabelSpace) -> InvalidInput:
     """The error of classes that nothing public names."""
-    rule = "the names of the classes, where no test or public row has a label"
+    rule = "the names of the classes, since no test or public row has a label"
     cure = "Name them: --data.classes '[a, b]'."
     return InvalidInput("data.classes", rule, list(labels.names), cure)
-
-
-def no_rows(inputs: np.ndarray, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]:
-    """An empty test split beside public ``inputs``."""
-    return inputs[:0], labels.decode(labels.no_labels(0))

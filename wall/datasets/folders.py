@@ -14,8 +14,9 @@ SUFFIX = ".txt"  # of a text
 
 
 def stable_hash(text: str) -> int:
-    """The first 63 bits of a name's SHA-256, a non-negative int64. Any text has one: halves of
-    surrogate pairs, which UTF-8 has no bytes for, are kept.
+    """The first 63 bits of a name's SHA-256, a non-negative int64.
+
+    Any text has one: halves of surrogate pairs, which UTF-8 has no bytes for, are kept.
     """
     try:
         content = text.encode(errors="surrogateescape")  # file names that are not UTF-8
@@ -35,9 +36,7 @@ def is_hidden(folder: str) -> bool:
 
 
 def list_files(root: Path) -> list[str]:
-    """Relative POSIX paths of all files under ``root``, sorted, without hidden ones and those in
-    hidden folders. Links to folders are followed, but for one to a folder that it lies in.
-    """
+    """Relative POSIX paths of all files under ``root``, sorted; ``walk`` without hidden files."""
     paths = list[str]()
     for folder, _, files in walk(root):
         inside = Path(folder).relative_to(root)
@@ -46,23 +45,22 @@ def list_files(root: Path) -> list[str]:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """``os.walk`` without hidden folders; links are followed, but for one to a folder that it lies
-    in.
-    """
-    above = {os.fspath(root): {_identity(root)}}
+    """``os.walk`` without hidden folders. Links are followed, but not to a folder around them."""
+    above = {os.fspath(root): {identity(root)}}
     for folder, folders, files in os.walk(root, followlinks=True):
         known = above.pop(folder)  # this folder and those that it lies in
         for name in folders:
             place = os.path.join(folder, name)
-            if not is_hidden(name) and (own := _identity(place)) not in known:
+            if not is_hidden(name) and (own := identity(place)) not in known:
                 above[place] = known | {own}
         folders[:] = [name for name in folders if os.path.join(folder, name) in above]
         yield folder, folders, files
 
 
-def _identity(folder: str | Path) -> tuple[int, int] | None:
-    with suppress(OSError):  # which would quote a name
-        status = os.stat(folder)
+def identity(place: str | Path) -> tuple[int, int] | None:
+    """What tells a file or folder from others, by whatever name; None if it is not there."""
+    with suppress(OSError, ValueError):  # which would quote a name
+        status = os.stat(place)
         return status.st_dev, status.st_ino
     return None
 
@@ -79,9 +77,7 @@ def is_text_folder(root: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The first characters of a file; bytes that are not UTF-8 become their codes. "" where it can
-    not be read.
-    """
+    """The first characters of a file, "" if it can not be read; its codes if it is not UTF-8."""
     if not path.is_file():  # a pipe would be waited for
         return ""
     try:

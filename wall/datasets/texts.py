@@ -1,5 +1,6 @@
-"""Free text as vectors: n-grams of words and characters on axes that PUBLIC texts give, or a
-sentence model. A text's vector depends on that text alone, to the bit.
+"""Free text as vectors: n-grams on axes that PUBLIC texts give, or a sentence model.
+
+A text's vector depends on that text alone, to the bit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def is_prose(cells: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class NGrams:
-    """Vectors of texts by tf-idf of their known n-grams, of length 1, on axes.
+    """Vectors of texts: tf-idf of their known n-grams, of length 1, on axes.
 
     ``buckets``: base64 of uint32 [v], ascending: hashes of the known n-grams. ``weights``: base64
     of float16 [v, 1 + d]: the inverse document frequency of each, and its entries of the axes.
@@ -76,7 +77,7 @@ class NGrams:
         return f"{grams} on {self.width} axes of the public texts"
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """float64 [n, d]; zeros for a text without a known n-gram.
+        """Vectors float64 [n, d]; zeros for a text without a known n-gram.
 
         scipy adds a row's products in the order of that row's own entries, so that no other row
         changes a bit.
@@ -115,7 +116,7 @@ def _counts(texts: Sequence[str]) -> csr_array:
 
 
 # By count: a table, as a processor's logarithm of an array may round by an entry's place. A text
-# has fewer n-grams, also where a letter is two in lower case (İ).
+# has fewer n-grams, also if a letter is two in lower case (İ).
 _DAMPED = 1 + np.log(np.arange(1, 8 * LONGEST))
 
 
@@ -145,9 +146,7 @@ def n_grams(texts: tuple[str, ...]) -> NGrams:
 
 
 def cleaned(cells: Iterable[object]) -> list[str]:
-    """Cells as texts without spaces around them, of characters that UTF-8 has bytes for; "" where
-    there is none.
-    """
+    """Cells as texts of UTF-8's characters, without spaces around them; "" if there is none."""
     texts = ("" if cell is None or cell != cell else str(cell).strip() for cell in cells)
     return [text[:LONGEST].encode(errors="backslashreplace").decode() for text in texts]
 
@@ -161,8 +160,10 @@ def require_encoder(name: str) -> str:
 
 
 def sentence_vectors(name: str, texts: Sequence[str]) -> np.ndarray:
-    """float64 [n, d] by a sentence model, which sees one text at a time: in a batch, others would
-    decide how a product is rounded. Raises MissingData without the package or the model.
+    """float64 [n, d] by a sentence model, which sees one text at a time.
+
+    In a batch, other texts would decide how a product is rounded. Raises MissingData without the
+    package or the model.
     """
     model = _sentence_model(name.removeprefix(SENTENCE))
     rows = [model.encode([text], show_progress_bar=False)[0] for text in ("", *texts)]
@@ -189,7 +190,7 @@ def _sentence_model(name: str) -> Any:
 
 @lru_cache(maxsize=8)
 def public_vectors(encoder: NGrams | str, texts: tuple[str, ...]) -> np.ndarray:
-    """``vectors`` of PUBLIC texts, which a run reads several times."""
+    """Vectors of PUBLIC texts, as ``vectors`` gives them, which a run reads several times."""
     return vectors(encoder, texts)
 
 

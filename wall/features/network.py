@@ -39,10 +39,10 @@ class Network:
     """A backbone's features in eval mode, computed on ``device``.
 
     On the processor one row at a time: of images by ONNX Runtime, in any thread; by torch of
-    vectors, whose networks are small, and where there is no form in ONNX. Which one follows from
+    vectors, whose networks are small, and if there is no form in ONNX. Which one follows from
     the network alone. On an accelerator by torch's deterministic kernels in full float32, in
     batches of one shape, padded with rows of zeros, since rounding depends on the shape; one row at
-    a time where a row's slot in the batch changes a bit of its features.
+    a time if a row's slot in the batch changes a bit of its features.
 
     Raises InvalidInput for a device that is absent, or has no deterministic kernels for it.
     """
@@ -60,7 +60,7 @@ class Network:
             self._size = BATCH  # for the tests
             self._size = BATCH if all(map(self._slot_independent, modules)) else 1
         else:
-            self._by_torch(self._module, self._zeros(1))  # fails here where mean and std do not fit
+            self._by_torch(self._module, self._zeros(1))  # fails here if mean and std do not fit
 
     @property
     def threads(self) -> bool:
@@ -123,9 +123,7 @@ def _same_bits(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _session(module: nn.Module, row: np.ndarray) -> onnxruntime.InferenceSession | None:
-    """``module`` for inputs of one row, on the caller's thread alone; None where it has no form in
-    ONNX.
-    """
+    """The module for one row, on the caller's thread alone; None if it has no form in ONNX."""
     try:
         graph = to_onnx(module, torch.from_numpy(row), "features").model_proto.SerializeToString()
     except torch.onnx.OnnxExporterError:

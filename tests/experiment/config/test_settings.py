@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import BadSetting, load_config, parsed, to_yaml
+from labelwall.teacher.custody.groups import PrivacyConfig, RoundConfig
+from labelwall.teacher.custody.recorded import plan_beside
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
 from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
@@ -55,7 +56,7 @@ def test_overrides_reach_the_files_mechanism(tmp_path, options, mechanism) -> No
 def test_a_round_has_its_own_kind(tmp_path: Path) -> None:
     config = load(tmp_path, ROUNDS)
     assert [r.mechanism for r in config.rounds] == [None, Gnmax(teachers=7), PrivateKnn(k=200)]
-    kinds = [entry.mechanism.kind for entry in config.priced()]
+    kinds = [entry.mechanism.kind for entry in config.schedule.priced()]
     assert kinds == ["private_knn", "gnmax", "private_knn"]
 
 
@@ -181,11 +182,11 @@ def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number)
     assert [slot.mechanism[name] for slot in new.plan().slots] == [number, number]
     assert all(slot.mechanism[name] is None for slot in configured(mechanism, "row").plan().slots)
     plan = configured(replace(mechanism, **{name: 1})).plan()
-    assert new.recorded(plan).plan() == plan
-    assert new.recorded(new.plan()).plan() == new.plan()
+    assert plan_beside(new.schedule, plan) == plan
+    assert plan_beside(new.schedule, new.plan()) == new.plan()
     given = configured(replace(mechanism, **{name: 3}))
-    assert given.recorded(plan).plan() == given.plan() != plan
-    assert new.recorded(given.plan()).plan() == given.plan()
+    assert plan_beside(given.schedule, plan) == given.plan() != plan
+    assert plan_beside(new.schedule, given.plan()) == given.plan()
 
 
 def test_a_side_has_its_own_settings_and_no_others(tmp_path: Path) -> None:
@@ -213,7 +214,8 @@ def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration
         "compare/own.py",
         "plan/search.py",
         "report/report.py",
+        "run/door.py",
         "run/entry.py",
-        "run/run_folder.py",
+        "run/served.py",
         "train.py",
     ]

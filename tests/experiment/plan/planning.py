@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Goal, Optimum, PublicRows
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
+from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.features.embedder import Embedder

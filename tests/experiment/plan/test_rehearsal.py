@@ -8,7 +8,6 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal, labelled_rows, public_box
 from labelwall.experiment.plan.stand_ins import (
@@ -19,6 +18,8 @@ from labelwall.experiment.plan.stand_ins import (
 )
 from labelwall.student.asking.ask_matrices import ask_matrices
 from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.teacher.custody.groups import RoundConfig
+from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
@@ -81,24 +82,24 @@ LINEAR_VALUE = sums.PrivateLinearValue(steps=2, axes=8)
 def test_a_forecast_is_near_a_round_of_a_run(tmp_path, mechanism, epsilon) -> None:
     """600 labelled rows foretell rounds over 2,000 records, with new rows, or a little less."""
     stage = staged(tmp_path, mechanism, records=RECORDS, epsilon=epsilon)
-    config, case = stage.settings.solved(), CASES[mechanism.label_space]
+    schedule, case = solved(stage.settings.schedule), CASES[mechanism.label_space]
     view = stage.views[0]
-    forecast = stage.score(view, config.mechanism, range(8), 0).accuracy
+    forecast = stage.score(view, schedule.mechanism, range(8), 0).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
-    spec, rows, _ = stage._seen(0, config.mechanism.query_form)
+    spec, rows, _ = stage._seen(0, schedule.mechanism.query_form)
     embedder, outputs = Embedder(spec), case.space.outputs
     right, length = [], unit_length(spec, rows.shape[1])
     for seed in range(8):
         codes, rng = case.space.encode("y", y), np.random.default_rng(seed)
         records = RehearsingTeacher(
-            config.mechanism, embedder.embed(x)[0], codes, outputs, length, RECORDS, rng
+            schedule.mechanism, embedder.embed(x)[0], codes, outputs, length, RECORDS, rng
         )
         folder = tmp_path / f"round_{seed}"
         folder.mkdir()
         asked = embedder.embed(test)[0]
         current = MatrixRound(
             count=records.count,
-            planned=config.asked_rounds(config.seed)[0],
+            planned=schedule.asked_rounds(stage.settings.seed)[0],
             extractor=spec,
             features=rows,
             rows=asked,
@@ -179,7 +180,7 @@ def test_noise_on_votes_lacks_what_few_rows_vary_by(records: int) -> None:
 def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_path: Path) -> None:
     """By sklearn's regression of the values on the unit vectors that a run regresses on."""
     stage = staged(tmp_path, LINEAR_VALUE, 2_000, RECORDS, epsilon=200.0)
-    mechanism, rows = stage.settings.solved().mechanism, CASES["value"].rows
+    mechanism, rows = solved(stage.settings.schedule).mechanism, CASES["value"].rows
     forecast = stage.score(stage.views[0], mechanism, range(4), 0)
     (x, y), (test, truth) = rows(6, RECORDS), rows(7, 2_000)
     x, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))

@@ -9,13 +9,15 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config, to_yaml
 from labelwall.experiment.plan import search as auto
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
-from labelwall.experiment.run.run_folder import RunFolder, resumed
+from labelwall.experiment.run.door import resumed
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.train import train
+from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.console import Console
@@ -151,7 +153,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monk
     folder.ledger.touch()  # it began
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     with pytest.raises(LabelwallError, match=r"other settings \(seed"):
-        decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
+        train(found, folder.path, Console(quiet=True))
     assert folder.config.read_text() == other
 
 

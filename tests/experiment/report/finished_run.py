@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.entry import run
 from labelwall.student.config import StudentConfig
+from labelwall.teacher.custody.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.console import Console

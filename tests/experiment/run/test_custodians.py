@@ -140,7 +140,7 @@ def test_labels_of_ind_knn_weigh_as_many_neighbours_as_were_released() -> None:
 @pytest.fixture
 def any_ledger(monkeypatch) -> None:
     """What the fakes export is no ledger."""
-    monkeypatch.setattr("labelwall.experiment.run.custodians.Ledger", lambda path: None)
+    monkeypatch.setattr("labelwall.experiment.run.custodians.read_state", lambda path: None)
 
 
 @pytest.mark.usefixtures("any_ledger")

@@ -18,7 +18,7 @@ from torchmetrics.functional.classification import (
 from labelwall.experiment.run import lines
 from labelwall.experiment.run.scoring import decided, noisy_shares, promised
 from labelwall.experiment.run.summary import PrivateScore, Summary
-from labelwall.student import scores
+from labelwall.student import measures
 from labelwall.student.asking import estimates
 from labelwall.student.held_out import Cleaned
 from labelwall.student.results import read, write
@@ -46,16 +46,16 @@ def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLab
     oracle = torch.from_numpy
     if classes:
         asked = oracle(shares), oracle(truth)
-        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=scores.BINS)
+        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=measures.BINS)
     else:
         asked = oracle(certainty).flatten(), oracle(right).flatten()
-        expected = binary_calibration_error(*asked, n_bins=scores.BINS)
-    assert scores.calibration_error(certainty, right) == pytest.approx(float(expected), abs=1e-5)
+        expected = binary_calibration_error(*asked, n_bins=measures.BINS)
+    assert measures.calibration_error(certainty, right) == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:
-    assert scores.calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0.0
-    assert scores.calibration_error(np.zeros(0), np.zeros(0)) is None
+    assert measures.calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0.0
+    assert measures.calibration_error(np.zeros(0), np.zeros(0)) is None
 
 
 @pytest.mark.parametrize(

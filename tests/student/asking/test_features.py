@@ -125,7 +125,7 @@ def test_bins_say_where_an_entry_lies_among_the_public_rows() -> None:
     spec = first_extractor(FirstFeatures(features="bins"), task, rows)
     features = Embedder(spec).features(rows)
     np.testing.assert_array_equal(features[:, :3], rows)
-    measured, few, binary = np.split(features[:, 3:], 3, axis=1)
+    measured, few, binary = np.split(features[:, 3:], (16, 21), axis=1)
     assert (np.count_nonzero(measured, axis=1) == 1).all()
     assert np.bincount((measured > 0).argmax(axis=1)).tolist() == pytest.approx([31] * 16, abs=1)
     np.testing.assert_array_equal((few > 0).argmax(axis=1), np.sqrt(rows[:, 1]))

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
+from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
+from labelwall.teacher.custody.groups import PrivacyConfig, RoundConfig
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids

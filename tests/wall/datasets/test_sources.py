@@ -153,7 +153,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
         for path in files
     }
     assert asking.pop("wall/datasets/sources.py") == {"_one_side"}
-    assert asking.pop("experiment/run/places.py") == {"config.private"}
+    assert asking.pop("teacher/custody/places.py") == {"config.private"}
     # The custodian's check reads labels as they are written
     records = {f"teacher/records/{name}.py" for name in ("inspect", "sources")}
     assert {path for path, uses in asking.items() if uses} == records

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from ...teacher.analysts import remove_for_all
-from ...teacher.custodian import IDENTITY
-from ...teacher.noise.entropy import SystemEntropy
-from ...teacher.records.inspect import BANNER, bad_rows
-from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
-from ...teacher.records.sources import ingest_more
-from ...teacher.teacher import Teacher
 from ...wall.console import Console
 from ...wall.datasets import folders
 from ...wall.datasets.config import Task, require_apart
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
-from ..config.private_side import PrivateSide
-from .teachers import local_teacher
+from ..analysts import remove_for_all
+from ..custodian import IDENTITY
+from ..noise.entropy import SystemEntropy
+from ..records.inspect import BANNER, bad_rows
+from ..records.persons import MAX_LENGTH, NOBODY, codes_of
+from ..records.sources import ingest_more
+from ..teacher import Teacher
+from .opening import local_teacher
+from .settings import PrivateSide
 
 
 def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Console) -> str:
@@ -83,7 +83,8 @@ def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
     if not (rows or persons):
         raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
     name = "persons" if persons else "ids"
-    text, file = getattr(options, name) or "", getattr(options, f"{name}_file")
+    given = vars(options)
+    text, file = given[name] or "", given[f"{name}_file"]
     if file and not Path(file).is_file():
         raise MissingData(f"`{name}_file` must be an existing text file. Found {file!r}.")
     words = [*text.split(","), *(Path(file).read_text().splitlines() if file else ())]

@@ -12,18 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...teacher.accounting.accountant import certified_epsilon, odometer
-from ...teacher.accounting.conversion import round_up
-from ...teacher.custodian import LEDGER, LOCK
-from ...teacher.ledger.database import open_database
-from ...teacher.ledger.ledger import Ledger
-from ...teacher.ledger.state import LedgerState
-from ...teacher.private_files import make_private
 from ...wall.datasets.config import SPLITS, DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.files import whole
-from ..config.private_side import PrivateSide
-from ..data import ROWS
+from ...wall.files import ROWS, whole
+from ..custodian import LEDGER, LOCK
+from ..ledger.database import open_database
+from ..ledger.ledger import Ledger
+from ..private_files import make_private
+from .recorded import odometer_reading, plan_beside
+from .settings import PrivateSide
 
 BUDGETS = "budgets.json"  # of the directory beside the rows
 
@@ -82,9 +79,10 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
         warn(f"{len(known)} budgets for the same records add up: {parts}")
 
 
-def require_budget(side: PrivateSide, place: Path) -> None:
+def require_budget(side: PrivateSide) -> None:
     """Raises LedgerMismatch where the budget of one's own records was begun with another plan."""
-    beside, budget = place_of(side.data), side.budget
+    beside, place, budget = place_of(side.data), side.directory, side.budget
+    assert place is not None
     if side.ledger is not None or beside != place.resolve():
         return
     if not open_database(place / LEDGER).exists():
@@ -93,7 +91,7 @@ def require_budget(side: PrivateSide, place: Path) -> None:
     plan = state.plan
     assert plan is not None
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
-    if not other and side.plan_beside(plan) == plan:
+    if not other and plan_beside(side.schedule, plan) == plan:
         return  # other rows are refused where the directory is opened
     what = "" if other else " and other settings of mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
@@ -107,13 +105,3 @@ def require_budget(side: PrivateSide, place: Path) -> None:
         f"{began}; epsilon {odometer_reading(state):g} of it is spent. Continue with {again}. "
         f"Another --custodian_dir opens another budget, and all add up: to {total:g}."
     )
-
-
-def odometer_reading(state: LedgerState) -> float:
-    """Of the epsilon that was spent, rounded up; no guarantee."""
-    assert state.plan is not None
-    # Another certificate may be smaller than the odometer's for all that the caps of the periods so
-    # far allow, and hence for what was spent of it.
-    begun = max((state.plan.period_of(slot) for slot, _ in state.spent), default=1)
-    allowed = certified_epsilon(state.plan.up_to(begun))
-    return round_up(min(odometer(state.plan, state.counts()), allowed))

@@ -8,23 +8,24 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from ...teacher.accounting.accountant import certified_epsilon, require_affordable
-from ...teacher.accounting.conversion import round_up
-from ...teacher.custodian import Custodian
-from ...teacher.noise.entropy import Entropy
-from ...teacher.records.sources import open_records
-from ...teacher.service.app import create_app
-from ...teacher.service.config import ServiceConfig, Settings
-from ...teacher.service.keys import Key, Keys, digest_of
-from ...teacher.service.server import address, listen, server
-from ...teacher.service.service import build_service
 from ...wall.console import Console
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
-from ..config.private_side import PrivateSide
-from .teachers import CHILD, custody, teacher_factory
+from ..accounting.accountant import certified_epsilon, require_affordable
+from ..accounting.conversion import round_up
+from ..custodian import Custodian
+from ..noise.entropy import Entropy
+from ..records.sources import open_records
+from ..service.app import create_app
+from ..service.config import ServiceConfig, Settings
+from ..service.keys import Key, Keys, digest_of
+from ..service.server import address, listen, server
+from ..service.service import build_service
+from .opening import custody, teacher_factory
+from .settings import PrivateSide
 
+CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
 LOADING = threading.Lock()  # one thread loads torch, whose modules import each other
 
 

@@ -1,4 +1,4 @@
-"""Groups of settings of a run, each with its own rules; those that the public side needs."""
+"""Groups of settings: the budget, what it protects, its rounds, caps and score."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...teacher.mechanisms.registry import AnyMechanism
 from ...wall.errors import InvalidInput
+from ..mechanisms.registry import AnyMechanism
 
 Count = Annotated[int, Field(ge=1)]
 MAX_PERIODS = 366

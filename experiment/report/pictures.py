@@ -1,0 +1,115 @@
+"""Pictures of a report: inline SVG in the page's own colours, light or dark, without scripts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+from ...student.measures import CURVE, Measures
+from ...student.results import RoundResult
+
+WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 320, 220, 44, 34, 10  # of a picture, and its margins (pixels)
+LEGEND = 16  # pixels of a line of the legend
+MOST_LINES = 5  # in one picture
+COLOURS = ("var(--blue)", "var(--red)", "var(--green)", "var(--gold)", "var(--soft)")
+TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHARES = [(tick, f"{tick:g}") for tick in TICKS]  # ticks of an axis of shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A named line of (x, y) points, both in 0..1; ``dots``: each point is marked."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    dots: bool = False
+
+
+def by_round(rounds: Sequence[RoundResult]) -> Markup:
+    """Share of right labels and of right students by round; empty for one round."""
+    last = max(1, len(rounds) - 1)
+    known = {
+        "student, test rows": [r.student_accuracy for r in rounds],
+        "labels, public rows": [r.label_accuracy for r in rounds],
+        "labels, estimate": [
+            r.estimate.right if r.estimate is not None and r.estimate.known else None
+            for r in rounds
+        ],
+    }
+    lines = list[Line]()
+    for name, shares in known.items():
+        points = [(at / last, share) for at, share in enumerate(shares) if share is not None]
+        lines += [Line(name=name, points=points, dots=True)] if points else []
+    if len(rounds) < 2 or not lines:
+        return Markup()
+    ticks = [(at / last, str(at + 1)) for at in range(len(rounds))]
+    return chart("right by round", lines, x_label="round", y_label="right", x_ticks=ticks)
+
+
+def reliability(measures: Measures) -> Markup:
+    """How often answers of each certainty are right, beside the diagonal."""
+    points = [(sure, right) for _, sure, right in measures.bins]
+    found = Line(name="student", points=points, dots=True)
+    even = Line(name="as sure as right", points=[(0.0, 0.0), (1.0, 1.0)])
+    return chart("reliability", [found, even], x_label="certainty", y_label="right")
+
+
+def roc(measures: Measures) -> Markup:
+    """ROC curves of the classes or attributes, at most MOST_LINES, the lowest first; empty if there
+    is none.
+    """
+    known = [(name, one) for name, one in measures.names.items() if one.auroc is not None]
+    if len(measures.names) == 2 == len(known) and known[0][1].auroc == known[1][1].auroc:
+        known = known[1:]  # two classes, whose curves mirror each other
+    known = sorted(known, key=lambda item: item[1].auroc or 0.0)[:MOST_LINES]
+    steps = [at / (CURVE - 1) for at in range(CURVE)]
+    lines = [
+        Line(name=f"{name} ({one.auroc:.3f})", points=list(zip(steps, one.roc, strict=True)))
+        for name, one in known
+    ]
+    if not lines:
+        return Markup()
+    return chart("ROC", lines, x_label="false positive rate", y_label="sensitivity")
+
+
+def chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    x_ticks: Sequence[tuple[float, str]] = SHARES,
+) -> Markup:
+    """An SVG picture of lines between axes from 0 to 1, with a legend below."""
+    parts = [f"<title>{escape(title)}</title>"]
+    for tick in TICKS:
+        left, down = _place(0.0, tick)
+        parts.append(f'<path class="grid" d="M{left} {down}H{_place(1.0, tick)[0]}"/>')
+        parts.append(f'<text class="y" x="{LEFT - 5}" y="{down}" dy=".3em">{tick:g}</text>')
+    for x, text in x_ticks:
+        at = _place(x, 0.0)[0]
+        parts.append(f'<text class="x" x="{at}" y="{HEIGHT - BELOW + 15}">{escape(text)}</text>')
+    middle = (WIDTH + LEFT - ABOVE) / 2
+    parts.append(f'<text class="x" x="{middle}" y="{HEIGHT - 4}">{escape(x_label)}</text>')
+    turned = f'transform="translate(11 {(HEIGHT - BELOW) / 2}) rotate(-90)"'
+    parts.append(f'<text class="x" {turned}>{escape(y_label)}</text>')
+    for number, line in enumerate(lines):
+        colour = f'style="--of:{COLOURS[number % len(COLOURS)]}"'
+        places = [_place(*point) for point in line.points]
+        path = "L".join(f"{across} {down}" for across, down in places)
+        parts.append(f'<path class="line" {colour} d="M{path}"/>')
+        for across, down in places if line.dots else ():
+            parts.append(f'<circle r="3" {colour} cx="{across}" cy="{down}"/>')
+        below = HEIGHT + 12 + LEGEND * number
+        parts.append(f'<path class="line" {colour} d="M{LEFT} {below - 4}h16"/>')
+        parts.append(f'<text x="{LEFT + 22}" y="{below}">{escape(line.name)}</text>')
+    size = f"0 0 {WIDTH} {HEIGHT + LEGEND * len(lines) + 4}"
+    about = f'role="img" aria-label="{escape(title)}"'
+    return Markup(f'<svg class="chart" viewBox="{size}" {about}>{"".join(parts)}</svg>')
+
+
+def _place(x: float, y: float) -> tuple[float, float]:
+    """Pixels from the left and from above of a point in 0..1."""
+    across, down = WIDTH - LEFT - ABOVE, HEIGHT - BELOW - ABOVE
+    return round(LEFT + x * across, 1), round(ABOVE + (1 - y) * down, 1)

@@ -1,0 +1,95 @@
+"""What is decided of a run before it asks: by its settings, by its folder and by its ledger."""
+
+import json
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ...teacher.accounting.accountant import require_affordable
+from ...teacher.custody.recorded import recorded
+from ...teacher.custody.schedule import Schedule
+from ...teacher.custody.settings import PrivateSide
+from ...teacher.custody.solver import solved, solved_line, solved_numbers
+from ...wall.computing import Computing
+from ...wall.console import Console
+from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
+from ..config.config import Config
+from ..config.settings import load_config
+from .run_folder import RunFolder
+
+# What may change between a run and its resumption.
+NOT_IDENTITY = {"teacher", *(entry.name for entry in fields(Computing))}
+NOT_IDENTITY |= {"expected_records"}  # once a method is chosen it decides whether a run stops
+
+
+def resumed(config: Config, folder: RunFolder) -> Config:
+    """With the method and the numbers that the folder records, where ``config`` leaves them open.
+
+    Before the run began, only those of the same other settings. Raises LabelwallError where another
+    configuration is recorded.
+    """
+    if not folder.config.exists():
+        return config
+    known, begun = load_config(folder.config), folder.ledger.exists()
+    known = known.scheduled(solved(known.schedule))
+    chosen = config.chosen(known) if config.open else config
+    chosen = chosen.scheduled(recorded(chosen.schedule, known.schedule.plan()))
+    before, now = _json(known), _json(chosen)
+    differing = [name for name in now if before[name] != now[name]]
+    if differing and begun:
+        raise LabelwallError(
+            f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
+            "another --run_dir. Budgets of the same private records add up."
+        )
+    same = not differing and known.expected_records == config.expected_records
+    return chosen if begun or same else config
+
+
+def _json(config: Config) -> dict[str, Any]:
+    settings = json.loads(json.dumps(asdict(config)))
+    return {name: value for name, value in settings.items() if name not in NOT_IDENTITY}
+
+
+def placed(side: PrivateSide, run_dir: Path, custodian: Path | None = None) -> PrivateSide:
+    """The private side with its directory, which may be the ``custodian`` that a caller names.
+
+    Without one where services answer: each has its own.
+    """
+    if side.teacher is not None:
+        return side
+    from ...teacher.custody.places import custodian_place  # which opens ledgers
+
+    return replace(side, custodian_dir=str(custodian or custodian_place(side, run_dir)))
+
+
+def fixed(given: Schedule, folder: RunFolder, console: Console) -> Schedule:
+    """With every number that the budget decided, as the ledger fixed it before its first release.
+
+    Another version may have solved it otherwise, which is said. Raises BudgetRefused for more than
+    the budget.
+    """
+    plan = folder.plan()
+    require_affordable(plan)
+    known = recorded(given, plan)
+    if known != solved(given):
+        console.say(f"as the ledger fixed it, {solved_line(solved_numbers(given, known))}")
+    return solved(known)
+
+
+def period_of(folder: RunFolder, rounds: int, public: str, update: bool) -> int:
+    """The last period that the folder began, of so many ``rounds`` each, or, to ``update`` one that
+    has its report, the next. Raises BudgetRefused where there is none, InvalidInput for other
+    public rows.
+    """
+    known, periods = len(folder.periods()), folder.plan().periods
+    begun = (folder.path / f"round_{known * rounds + 1}").exists()  # and killed
+    last = known + (begun or not known or (update and folder.report.exists()))
+    if last > periods:
+        raise BudgetRefused(
+            f"no period is left of the {periods} that the plan has (budget.periods). It was "
+            "fixed before the first release; another --custodian_dir opens another budget, and "
+            "both add up."
+        )
+    if last > 1 and folder.periods()[0].public_sha256 != public:
+        raise InvalidInput("public", "the rows of the first period, in their order", "others")
+    return last

@@ -1,0 +1,103 @@
+"""A configuration that takes its budget, mechanism and score from services' plan."""
+
+from contextlib import closing
+from dataclasses import replace
+
+from ...teacher.accounting.plan import Plan
+from ...teacher.custody.groups import (
+    BudgetConfig,
+    CapsConfig,
+    EvaluateConfig,
+    PrivacyConfig,
+    RoundConfig,
+)
+from ...teacher.mechanisms.base import Charging, Mechanism
+from ...teacher.mechanisms.registry import from_slot
+from ...wall.client import RETRIED, RemoteTeacher
+from ...wall.console import Console
+from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
+from ...wall.questions import MatrixForm
+from ..config.config import Config
+from ..config.own import SCORE
+from .teachers import budget_of, keys_of
+
+
+def service_plan(teacher: str | list[str] | None) -> Plan:
+    """The plan of the first service that answers. Raises Refused, InvalidInput without keys."""
+    down = LabelwallError("no service answers.")
+    for url, key in keys_of(teacher).items():
+        with closing(RemoteTeacher(url, key, say=Console().say)) as remote:
+            try:
+                return remote.budget(budget_of)["plan"]  # type: ignore[no-any-return]
+            except Refused as error:
+                if error.code not in (*RETRIED, "no_service"):
+                    raise
+                down = error
+    raise down
+
+
+def served(config: Config, plan: Plan) -> Config:
+    """An open configuration with the budget, mechanism and score of services' ``plan``, and as many
+    rounds as it pays for.
+
+    Raises InvalidInput for a plan that costs more than the configuration says, or where only the
+    configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
+    """
+    if plan.epsilon > config.budget.epsilon:
+        rule = f"at least {plan.epsilon:g}, as the service's plan costs"
+        raise InvalidInput("budget.epsilon", rule, config.budget.epsilon)
+    slots = plan.up_to(1).slots
+    mechanism, *others = map(from_slot, slots)
+    score = others.pop() if others and others[-1].scores else None
+    if others:
+        raise LedgerMismatch("the service has several mechanisms. Ask for its configuration.")
+    releases, evaluate = slots[0].releases, EvaluateConfig()
+    if score is not None:
+        evaluate = EvaluateConfig(
+            share=SCORE, choose=slots[-1].releases[0].cap > 1, sigma=score.require("sigma")
+        )
+    if mechanism.once_a_round:
+        count = releases[0].cap // mechanism.charges_a_round
+        config = replace(config, rounds=[RoundConfig()] * count)
+    caps, rounds = CapsConfig(), config.rounds
+    if mechanism.charging is not Charging.PREPAID:  # whose price does not count queries
+        caps, rounds = split_rounds(config, mechanism, releases[0].cap, releases[-1].cap)
+    return replace(
+        config,
+        budget=BudgetConfig(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            periods=plan.periods,
+            reserve=_reserve(plan),
+        ),
+        privacy=PrivacyConfig(unit=plan.unit),
+        mechanism=mechanism,
+        caps=caps,
+        rounds=rounds,
+        evaluate=evaluate,
+    )
+
+
+def _reserve(plan: Plan) -> float | None:
+    """The updates' share of the budget, which noise tells to about three digits; None where all
+    periods have as much.
+    """
+    later = plan.periods - 1
+    forms = (
+        from_slot(plan.slots[period * len(plan.slots) // plan.periods]).query_form
+        for period in (0, later)
+    )
+    first, last = (form.deviation if isinstance(form, MatrixForm) else 1.0 for form in forms)
+    return round(later / ((last / first) ** 2 + later), 3) if first != last else None
+
+
+def split_rounds(
+    config: Config, mechanism: Mechanism, asked: int, answered: int
+) -> tuple[CapsConfig, list[RoundConfig]]:
+    """What all rounds ask by one mechanism."""
+    count, rounds = len(config.rounds), [RoundConfig(queries=r.queries) for r in config.rounds]
+    if mechanism.once_a_round:
+        return CapsConfig(), rounds
+    prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
+    rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
+    return CapsConfig(asked=asked, answered=None if prepaid else answered), rounds

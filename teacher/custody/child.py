@@ -1,0 +1,74 @@
+"""The teacher in a child process, which alone opens private files, and the run that starts it.
+
+`python -m labelwall.teacher.custody.child` is the child. Its standard input has the secret of its
+only key, then the private side's settings as JSON; it ends when the input is closed.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from ...wall.errors import LabelwallError, reason_of
+from ..noise.entropy import SystemEntropy
+from ..service.config import ServiceConfig
+from ..service.keys import token_of
+from .serving import CHILD, serve
+from .settings import PrivateSide
+
+
+@contextmanager
+def child(side: PrivateSide, warn: Callable[[str], None]) -> Iterator[dict[str, str]]:
+    """The API key, by its URL, of a service in a child process.
+
+    ``warn`` hears what it says before. The child ends with this context. Raises LabelwallError
+    where it does not start.
+    """
+    secret = secrets.token_hex(32)
+    with tempfile.TemporaryDirectory() as folder:
+        errors, pipe = Path(folder) / "errors.txt", subprocess.PIPE
+        command = [sys.executable, "-P", "-m", __name__]
+        with errors.open("w") as file:
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=file, text=True)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{secret}\n{json.dumps(asdict(side))}\n")
+            process.stdin.flush()
+            url = process.stdout.readline().strip()
+            lines = errors.read_text().splitlines()
+            if not url:
+                process.wait()
+                lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
+                raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
+            for line in lines:
+                warn(line)
+            yield {url: token_of(CHILD, secret)}
+        finally:
+            process.stdin.close()  # the child stops once it has finished its current request
+            process.wait()
+
+
+def main() -> None:
+    """The child's own program: serve until the standard input is closed."""
+    os.umask(0o077)  # what it writes is its owner's alone
+    secret = sys.stdin.readline().strip()
+    side = TypeAdapter(PrivateSide).validate_json(sys.stdin.readline())
+    try:
+        serve(side, ServiceConfig(port=0), entropy=SystemEntropy(), child_of=secret)
+    except LabelwallError as error:
+        sys.exit(f"labelwall: {error}")
+    except OSError as error:
+        sys.exit(f"labelwall: {reason_of(error)}")
+
+
+if __name__ == "__main__":
+    main()
