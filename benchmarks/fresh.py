@@ -48,11 +48,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.linear.stored import stored_probabilities
-from labelwall.student.round_files import CLASSIFIER
 from labelwall.wall.datasets.columns import Encoding, encoding_of
 from labelwall.wall.errors import MissingData
-from labelwall.wall.features.embedder import Embedder
 
 PRIVATE, PUBLIC, TEST = 6_000, 1_000, 1_000
 LEAST_TEXT = 120  # characters of a docstring
@@ -240,7 +237,9 @@ def noisy_sgd(split: Split, epsilon: float, seed: int) -> float | None:
             rows[part] = z.astype(np.float32), y
         for steps in STEPS:
             weights = descend([Descent(steps, r, seed) for r in RATES], rows["private"], epsilon)
-            found += zip(shares(weights, rows["public"]), shares(weights, rows["test"]))
+            found += zip(
+                shares(weights, rows["public"]), shares(weights, rows["test"]), strict=True
+            )
     return max(found)[1]
 
 
@@ -269,7 +268,9 @@ def dp_ebm(split: Split, epsilon: float, seed: int) -> float | None:
         if split.bounds is None:
             model = DPExplainableBoostingClassifier(**options, privacy_bounds=bounds, n_jobs=1)
             model.fit(frames["private"], split.private[split.label].astype(str))
-            return float((model.predict(frames["test"]) == split.test[split.label].astype(str)).mean())
+            return float(
+                (model.predict(frames["test"]) == split.test[split.label].astype(str)).mean()
+            )
         bounds["target"] = split.bounds
         model = DPExplainableBoostingRegressor(**options, privacy_bounds=bounds, n_jobs=1)
         model.fit(frames["private"], split.private[split.label].clip(*split.bounds))

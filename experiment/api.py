@@ -266,8 +266,9 @@ def compare(
         settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
-    from .compare import compare as comparison
-    from .compare.own import own_cells
+    from .compare.cells import cells_of
+    from .compare.methods import methods_by_name
+    from .compare.run_cells import run_cells
 
     out = Path(out)
     with owner_alone():
@@ -276,7 +277,7 @@ def compare(
         budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
         more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
         given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}
-        cells = own_cells(Namespace(**given | options | more), {}, data.named(settings))
+        compared = methods_by_name(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
-        rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
+        rows = run_cells(cells_of(compared), out, entropy=SystemEntropy(), console=console)
     return Comparison(out, rows)

@@ -39,6 +39,19 @@ class Stages(nn.Module):
         return torch.cat([*pooled[-2:], last], dim=1)
 
 
+class Beside(nn.Module):
+    """Features of two networks side by side, each kind times its own factor."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        self.register_buffer("factors", torch.ones(2))
+        self.factors: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.first(x) * self.factors[0], self.second(x) * self.factors[1]], dim=1)
+
+
 class Decision(nn.Module):
     """Decisions by logits, as their ``prefix`` says.
 

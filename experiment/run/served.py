@@ -18,7 +18,7 @@ from ...wall.console import Console
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.questions import MatrixForm
 from ..config.config import Config
-from ..config.own import SCORE
+from ..config.tuning import SCORE
 from .teachers import budget_of, keys_of
 
 

@@ -194,7 +194,8 @@ def _bins_extractor(task: Task, rows: np.ndarray) -> ExtractorSpec:
     for column, own in enumerate(edges):
         if not len(own):
             continue
-        bins, place = slice(first, first + len(own) + 1), own.searchsorted(finite[:, column], "right")
+        bins = slice(first, first + len(own) + 1)
+        place = own.searchsorted(finite[:, column], "right")
         shares = np.bincount(place, minlength=len(own) + 1) / len(finite)
         weight[bins, column] = 1.0
         lower[bins], upper[bins] = [-LARGEST_FLOAT, *own], [*own, LARGEST_FLOAT]

@@ -137,7 +137,8 @@ def test_bins_say_where_an_entry_lies_among_the_public_rows() -> None:
     far = Embedder(spec).features(np.array([[-1e30, 7.0, 0.0], [1e30, 99.0, 1.0]], np.float32))
     assert (np.count_nonzero(far[:, 3:], axis=1) == 2).all()
     lost = Embedder(spec).embed(np.array([[np.nan, 0.0, 0.0]], dtype=np.float32))
-    assert not lost[1].any() and not lost[0].any()
+    assert not np.any(lost[0])
+    assert not np.any(lost[1])
     with pytest.raises(InvalidInput, match="public rows"):
         first_extractor(FirstFeatures(features="bins"), task)
 
