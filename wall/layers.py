@@ -79,6 +79,20 @@ class Fourier(nn.Linear):
         return torch.cos(super().forward(x))
 
 
+class Bins(nn.Module):
+    """Vectors, and beside them the heights of the bins that projections of them are in, or 0."""
+
+    def __init__(self, columns: int, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(count, columns))
+        self.lower, self.upper, self.height = (nn.Parameter(torch.zeros(count)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        projected = nn.functional.linear(x, self.weight)
+        inside = (projected >= self.lower) & (projected < self.upper)
+        return torch.cat([x, inside * self.height], dim=1)
+
+
 class Hog(nn.Module):
     """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1.
 

@@ -18,14 +18,14 @@ from torch import nn
 
 from .errors import InvalidInput, MissingData
 from .hog import cell_size, dimensions
-from .layers import Beside, Decision, Enlarged, Fourier, Hog, Stages
+from .layers import Beside, Bins, Decision, Enlarged, Fourier, Hog, Stages
 from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
     import timm.models
 
-FOURIER = 1024  # random features
+FOURIER, BINS = 1024, 1024  # random features; bins of all columns together
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
@@ -302,8 +302,9 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
     "mlp": _mlp,
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
     "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
+    "bins": lambda shape, count: Backbone(Bins(shape[0], BINS), shape[0] + BINS, count),
 }
-VECTORS = ("mlp", "linear", "fourier")
+VECTORS = ("mlp", "linear", "fourier", "bins")
 
 
 def efficientnet_lite0(

@@ -128,5 +128,5 @@ class PrivateTraining:
 def first_embedder(settings: PublicSide, task: Task, public: np.ndarray) -> Embedder:
     """What computes the first round's features, by PUBLIC inputs."""
     plain = PublicFeatures(settings, {"public": public}, no_progress).plain
-    spec = whitened(first_extractor(settings, task), settings.whiten, plain)
+    spec = whitened(first_extractor(settings, task, public), settings.whiten, plain)
     return Embedder(spec, workers=settings.workers, device=settings.device)

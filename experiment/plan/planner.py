@@ -70,6 +70,10 @@ class Goal:
             if getattr(self, name) < self.rounds:
                 raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
 
+    def allows(self, accuracy: float) -> bool:
+        """Whether labels are accurate enough; an R2 below 0 is, if nothing is asked of them."""
+        return max(accuracy, 0.0) >= self.min_accuracy
+
     def nothing_affordable(self) -> BudgetRefused:
         """The error for a goal with no candidate that is affordable and accurate enough."""
         return BudgetRefused(
@@ -258,11 +262,11 @@ class Rehearser:
 
     def order(self, choice: Choice[Any]) -> tuple[bool, float]:
         """A key by which accurate enough choices come first, and of these the best."""
-        return choice.accuracy < self.goal.min_accuracy, -choice.worth
+        return not self.goal.allows(choice.accuracy), -choice.worth
 
     def near(self, tried: list[Choice[M]], share: float) -> bool:
         """Whether the best has that share of another kind's worth."""
-        return bool(tried) and tried[0].worth >= share * self.goal.worth
+        return bool(tried) and max(tried[0].worth, 0.0) >= share * self.goal.worth
 
     def rehearsed(self, view: View, mechanism: M, draws: range) -> Choice[M]:
         """A choice with the noise, or the queries, that the budget allows. Raises BudgetRefused."""
@@ -286,7 +290,7 @@ class Rehearser:
             asked=asked,
             cap=cap,
             answered=answered,
-            accuracy=max(score.accuracy, 0.0),
+            accuracy=score.accuracy,
             spread=score.spread,
         )
 
@@ -360,7 +364,7 @@ class Candidates(Generic[M]):
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
         hopeful = rehearser.near(tried, tuning.HOPE)
         chosen, *others = rehearser.run(refinements if hopeful else glance, tried)
-        if chosen.accuracy < goal.min_accuracy:
+        if not goal.allows(chosen.accuracy):
             others.insert(0, chosen)
             chosen = self._strict(rehearser, chosen, fresh)
         if hopeful:  # the certificate of another would decide nothing
@@ -371,7 +375,7 @@ class Candidates(Generic[M]):
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
         for mechanism in self.stricter(chosen.view, chosen.mechanism):
             choice = rehearser.rehearsed(chosen.view, mechanism, fresh)
-            if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
+            if choice.answered >= 1 and rehearser.goal.allows(choice.accuracy):
                 return choice
         raise rehearser.goal.nothing_affordable()
 

@@ -15,7 +15,9 @@ import numpy as np
 from ...student.asking.ask_cells import cluster
 from ...student.asking.ask_matrices import ask_matrices
 from ...student.asking.features import (
+    BINS,
     MAX_ROWS,
+    axes_a_row,
     extractor_of_round,
     first_extractor,
     plain_features,
@@ -25,7 +27,6 @@ from ...student.asking.features import (
 from ...student.asking.matrix_round import MatrixRound
 from ...student.linear.labelled import Labelled, labelled
 from ...student.linear.shift_of_counts import compared
-from ...student.linear.tuning import AXES_BY_ROWS
 from ...student.settings import FirstFeatures, PublicSide
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.ind_knn import IndKnn
@@ -112,7 +113,7 @@ class Rehearsal:
         public, labelled = self.public, self.labelled.inputs
         if self._box:
             return public, labelled
-        spec = first_extractor(self.settings, self.task)
+        spec = first_extractor(self.settings, self.task, public)
         first, second = (
             plain_features(
                 self.settings, spec, rows, partial(self.progress, f"features of {name} rows")
@@ -152,9 +153,9 @@ class Rehearsal:
             return (first,)
         # Columns may be constant, or sums of others
         spread_in = principal_axes(public[:MAX_ROWS], public.shape[1])[1].shape[1]
-        axes = max(1, min(spread_in, int(len(public) * AXES_BY_ROWS)))
+        axes = max(1, min(spread_in, int(len(public) * axes_a_row(first.features))))
         counts = sorted({min(count, axes) for count in tuning.WHITENED})
-        tried = [whiten] if whiten else [0, *counts]
+        tried = [whiten] if whiten or first.features == BINS else [0, *counts]
         return tuple(replace(first, whiten=count, axes=axes) for count in tried)
 
     @cached_property

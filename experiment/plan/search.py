@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...student.asking.features import first_extractor
+from ...student.asking.features import BINS, FOURIER, first_extractor
 from ...student.learning import check_student
 from ...student.settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
@@ -206,7 +206,7 @@ def by_features(settings: PublicSide, task: Task, public: PublicData) -> list[Pu
     if len(task.input_shape) == 1:
         by_name = [replace(settings, features="raw")]
         if task.input_shape[0] <= tuning.CURVED:
-            by_name.append(replace(settings, features="fourier"))
+            by_name += [replace(settings, features=name) for name in (FOURIER, BINS)]
         if task.input_shape[0] < tuning.EMBEDDED and not settings.whiten:
             by_name.append(replace(settings, features="box", box=public_box(public.inputs)))
         return by_name
@@ -229,7 +229,8 @@ def _rehearsal(
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network, seed = settings.features not in ("hog", "raw", "box", "fourier"), settings.seed
+    network = settings.features not in ("hog", "raw", "box", FOURIER, BINS)
+    seed = settings.seed
     most = tuning.MAX_NETWORK if network else tuning.MAX_LABELLED
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
     labelled = labelled_rows(public, MIN_ROWS, most, seed)
