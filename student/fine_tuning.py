@@ -117,7 +117,8 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
     parts = [getattr(inner, name) for name in STEM if hasattr(inner, name)]
     if blocks and len(parts) == len(STEM) and hasattr(inner, BLOCKS):
         enlarged, stages = rest.trunk, inner.get_submodule(BLOCKS)
-        assert isinstance(enlarged, Enlarged) and isinstance(stages, nn.Sequential)
+        assert isinstance(enlarged, Enlarged)
+        assert isinstance(stages, nn.Sequential)
         frozen = range(max(0, len(stages) - blocks))
         parts += [stages.get_submodule(str(number)) for number in frozen]
         for name in (*STEM, *(f"{BLOCKS}.{number}" for number in frozen)):
