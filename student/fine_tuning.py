@@ -118,6 +118,7 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
     if blocks and len(parts) == len(STEM) and hasattr(inner, BLOCKS):
         enlarged, stages = rest.trunk, inner.get_submodule(BLOCKS)
         assert isinstance(enlarged, Enlarged)
+        assert isinstance(stages, nn.Sequential)
         frozen = range(max(0, len(stages) - blocks))
         parts += [stages.get_submodule(str(number)) for number in frozen]
         for name in (*STEM, *(f"{BLOCKS}.{number}" for number in frozen)):
@@ -201,7 +202,7 @@ def beside(
     own, both = load(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
     both |= {f"trunk.first.{name}": tensor for name, tensor in _trunk(first)}
     factors = [_factor(rows(spec)) for spec in (first, tuned)]
-    weights, bias = own.weight / factors[1], own.bias
+    weights, bias = own.weight.detach() / factors[1], own.bias.detach()
     if released is None:
         before = torch.zeros(len(bias), load(first).head.in_features)
     else:

@@ -11,6 +11,7 @@ import torch
 import labelwall as lw
 from labelwall.experiment.config.settings import config_of
 from labelwall.experiment.run.entry import run
+from labelwall.experiment.use.export import export
 from labelwall.student.module import Student
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput
@@ -104,6 +105,7 @@ def test_a_loop_that_is_killed_in_the_training_ends_with_the_same_student(
     student = lw.load(tmp_path / "whole").student
     assert student.info.backbone == beside
     assert (student.predict(images(30, 7)[0]) == images(30, 7)[1]).mean() > 0.9
+    assert "8 rows" in export(student, tmp_path / "whole", "onnx", tmp_path / "x.onnx", "uint8")
 
 
 def test_a_student_that_forgot_its_labels_is_not_kept(settings, tmp_path, monkeypatch) -> None:
