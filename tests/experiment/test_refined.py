@@ -130,3 +130,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked(
     with pytest.raises(InvalidInput, match=message):
         ran(settings | changed, tmp_path / "out")
     assert not (tmp_path / "out/ledger.sqlite").exists()
+
+
+def test_labels_by_votes_teach_it_and_its_features_vote(settings, tmp_path: Path) -> None:
+    """Their doubtful ones are judged by the features as they are."""
+    votes = {"kind": "reverse_knn", "centroids": 12}
+    settings |= {"mechanism": votes, "rounds": [{}, {}]}
+    told = ran(settings | {"student": STUDENT | {"steps": 40}}, tmp_path / "votes")
+    assert [entry["taught"] for entry in told["rounds"]] == [True, True]
+    assert told["rounds"][1]["features_of"] == 1
+    assert told["test_accuracy"] > 0.6
