@@ -33,6 +33,7 @@ from ...wall.files import reading, write_file
 from ...wall.labels import has_label
 from ...wall.messages import ExtractorSpec, Outcome
 from ...wall.questions import Round, Scoring
+from .baselines import baselines
 from .custodians import Custodians
 from .lines import by_class, lost_line, round_line
 from .run_folder import RunFolder
@@ -189,6 +190,7 @@ def _summarise(
         test_errors=kept.student_errors,
         balanced_accuracy=balanced,
         worst_class=worst,
+        baselines=known.baselines if (known := _same_tests(earlier, kept)) else baselines(public),
         rounds=tuple(rounds),
         dataset=state.dataset,
         ledger_head=state.head,
@@ -209,6 +211,12 @@ def _summarise(
     if lost := lost_line(summary.lost):
         console.say(lost)
     return summary
+
+
+def _same_tests(earlier: Summary | None, kept: RoundResult) -> Summary | None:
+    """An ``earlier`` summary on the same test rows, if there is one."""
+    same = earlier is not None and earlier.kept.test_sha256 == kept.test_sha256
+    return earlier if same else None
 
 
 def _periods(

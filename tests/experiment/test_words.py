@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
+from labelwall.experiment.config.options import parse
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
 
+ROUNDS = ["--rounds", "2"]
 pytestmark = pytest.mark.usefixtures("folder")
 
 
@@ -29,6 +31,58 @@ def test_the_nearest_name_is_offered(table: list[str], capsys) -> None:
     check_one_error([*table, "--label", "Kind"], "Found 'Kind'. Did you mean 'kind'?", capsys)
     one = ["plan", "--data", "public.csv", "--split", "kindd"]
     check_one_error(one, "Did you mean 'kind'?", capsys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--steps", "100"], "student.steps"),
+        (["--eps", "1"], "budget.epsilon"),
+        (["--thread", "1"], "threads"),
+        (["--student.step", "9"], "student.steps"),
+        (["--students", "{}"], "student"),
+    ],
+)
+def test_a_setting_is_offered_with_its_group(typed: list[str], meant: str, capsys) -> None:
+    check_one_error(["plan", "--config", "config.yaml", *typed], f"Did you mean `{meant}`?", capsys)
+
+
+def test_rounds_may_be_a_number() -> None:
+    own = parse(["--data", "data.npz", "--rounds", "3"])[0]
+    assert len(own.rounds) == 3
+    assert own.rounds[0] == parse(["--data", "data.npz"])[0].rounds[0]
+    (first, *_), file = (parse(["--config", "config.yaml", *m])[0].rounds for m in ([], ROUNDS))
+    assert file == [first] * 2
+
+
+def test_a_directory_is_one_place_wherever_the_command_is_given() -> None:
+    config, _ = parse(["--config", "config.yaml", "--custodian_dir", "custody"])
+    assert config.custodian_dir == str(Path("custody").absolute())
+
+
+def test_the_analyst_needs_no_private_rows(table: list[str], capsys) -> None:
+    analyst = [*table[3:], "--label", "kind"]
+    config, given = parse([*analyst, "--teacher", "http://127.0.0.1:9"])
+    assert config.open
+    assert config.data.private is None
+    assert given.name == Path.cwd().name
+    check_one_error(["run", *analyst], "`private` must be given", capsys)
+
+
+def test_missing_private_rows_are_noticed_before_the_rehearsal(table: list[str], capsys) -> None:
+    Path("private.csv").unlink()
+    run = ["run", *table[1:], "--label", "kind"]
+    assert pipeline.main(run) == 2
+    said = capsys.readouterr().err
+    assert "`data.private` must be an existing file or folder" in said
+    assert "rehears" not in said
+
+
+def test_help_says_the_defaults_of_own_data(capsys) -> None:
+    with pytest.raises(SystemExit):
+        pipeline.main(["run", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: private_knn; of your own data: auto, where 100 rows have labels)" in said
 
 
 def test_columns_that_are_not_listed_are_counted(capsys) -> None:
