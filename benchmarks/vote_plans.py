@@ -8,7 +8,7 @@ import numpy as np
 
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
-from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
+from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal
 from labelwall.student.settings import PublicSide
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.datasets.config import DataConfig, Task
@@ -25,8 +25,16 @@ def planned_votes(
     rows, planner = features.astype(np.float32), PLANNERS[mechanism.kind]
     assert planner is not None
     with tempfile.TemporaryDirectory() as scratch:
-        labelled, records = Labelled(rows, labels, "public rows"), goal.expected_records
-        stage = Rehearsal(settings, task, rows, labelled, goal, no_progress, Path(scratch))
+        stage = Rehearsal(
+            settings=settings,
+            task=task,
+            public=rows,
+            labelled=LabelledRows(inputs=rows, labels=labels, source="public rows"),
+            goal=goal,
+            progress=no_progress,
+            scratch=Path(scratch),
+        )
+        records = goal.expected_records
         view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
         public = PublicRows(lambda: (view,), stage.score)
         return planner.plan(mechanism, goal, public, no_progress).chosen

@@ -62,7 +62,7 @@ def _temporary(
 ) -> tuple[Path, str | Path | None]:
     """(run_dir, custody) of a call that names none: always said, since a ledger is there."""
     lines = [f"run_dir={str(data.scratch / 'run')!r}"]
-    if data.in_memory and data.private is not None and custody is None:
+    if data.keeps_rows and custody is None:
         custody = data.scratch / "custody"
         lines.append(
             f"custody={str(custody)!r}, PRIVATE. Name both to continue in another program; another "
@@ -266,8 +266,9 @@ def compare(
         settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
-    from .compare import compare as comparison
-    from .compare.own import own_cells
+    from .compare.cells import cells_of
+    from .compare.methods import methods_by_name
+    from .compare.run_cells import run_cells
 
     out = Path(out)
     with owner_alone():
@@ -276,7 +277,7 @@ def compare(
         budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
         more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
         given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}
-        cells = own_cells(Namespace(**given | options | more), {}, data.named(settings))
+        compared = methods_by_name(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
-        rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
+        rows = run_cells(cells_of(compared), out, entropy=SystemEntropy(), console=console)
     return Comparison(out, rows)

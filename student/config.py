@@ -4,6 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..wall.errors import InvalidInput
+from ..wall.messages import SIDES
+
+PRETRAINED = "pretrained"  # the backbone that begins at the first round's network
+COUNTS = "steps batch_labelled batch_unlabelled doubtful_steps devices kept_views"
 
 
 @dataclass(frozen=True)
@@ -16,9 +20,11 @@ class StudentConfig:
     Args:
         backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
             (one layer on feature vectors, or on the first round's network, which stays as it is),
-            or timm/NAME.
-        objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al.
-            2019).
+            pretrained (the first round's network, such as features: efficientnet_lite0_stages,
+            whose last blocks learn; its features go back) or timm/NAME (with fresh weights).
+        objective: supervised (released labels alone), vat (Miyato et al. 2018), uda (Xie et al.
+            2019) or fixmatch (Sohn et al. 2020, on noisy labels: targets are released labels and,
+            more and more, what the averaged student says).
         loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives
             wrong labels.
         soft: learn class probabilities where a mechanism releases them, by cross-entropy whatever
@@ -37,6 +43,12 @@ class StudentConfig:
             with a class prior.
         vat_epsilon: length of the adversarial perturbation, in standard deviations of the input
             (L2).
+        image_side: pixels of a side that images are enlarged to for backbone pretrained; its
+            network's own size is more exact and takes longer.
+        trained_blocks: last blocks of the pretrained network that learn, a count; the others stay
+            as they are, and are computed once. 0: all learn, for a GPU.
+        kept_views: augmented views of each public image that are kept for this, on the disk, a
+            count.
         doubtful_folds: folds of the cross-validation that drops doubtful released labels before
             training, a count; 0 keeps all.
         doubtful_steps: optimiser steps of each fold's short supervised training, at most, a count:
@@ -51,7 +63,7 @@ class StudentConfig:
     """
 
     backbone: str = "small_cnn"
-    objective: Literal["supervised", "vat", "uda"] = "uda"
+    objective: Literal["supervised", "vat", "uda", "fixmatch"] = "uda"
     loss: Literal["cross_entropy", "gce"] = "gce"
     soft: bool = True
     steps: int = 800
@@ -62,6 +74,9 @@ class StudentConfig:
     class_prior: Literal["none", "uniform"] = "none"
     entropy_weight: float = 0.3
     vat_epsilon: float = 3.0
+    image_side: int = 96
+    trained_blocks: int = 4
+    kept_views: int = 6
     doubtful_folds: int = 4
     doubtful_steps: int = 250
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
@@ -70,8 +85,13 @@ class StudentConfig:
     logger: Literal["tensorboard", "csv", "mlflow", "wandb"] = "tensorboard"
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_labelled", "batch_unlabelled", "doubtful_steps", "devices"):
+        for name in COUNTS.split():
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require("trained_blocks", self.trained_blocks >= 0, "at least 0")
+        low, high = SIDES
+        self._require("image_side", low <= self.image_side <= high, f"from {low} to {high}")
+        if self.backbone == PRETRAINED:
+            self._require("devices", self.devices == 1, f"1 with student.backbone: {PRETRAINED}")
         for name in ("learning_rate", "vat_epsilon"):
             self._require(name, getattr(self, name) > 0, "positive")
         self._require("entropy_weight", self.entropy_weight >= 0, "at least 0")

@@ -68,7 +68,8 @@ class Steps(Dataset[Batch]):
 
     ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released; ``soft``: as for
     ``targets``. The label space's strata have equal shares of a batch, because screening passes
-    some classes far less often than others. All rows of ``pool`` serve as unlabelled data. Of
+    some classes far less often than others. All rows of ``pool`` serve as unlabelled data; for
+    fixmatch, which refines labels, those without one. Of
     ``devices`` that share a step, number ``device`` has its part of each batch.
     """
 
@@ -90,6 +91,8 @@ class Steps(Dataset[Batch]):
         self._part = slice(device, None, devices)
         self._labelled = np.flatnonzero(has_label(labels))
         strata = pool.labels.strata(labels)[self._labelled]
+        refined = config.objective == "fixmatch"
+        self._unlabelled = np.flatnonzero(~has_label(labels)) if refined else np.arange(len(labels))
         self._below = np.cumsum(1 / np.bincount(strata)[strata])
 
     def __len__(self) -> int:
@@ -101,9 +104,10 @@ class Steps(Dataset[Batch]):
         rng = np.random.default_rng([self._seed, self._first + position])
         drawn = self._below[-1] * rng.random(self._config.batch_labelled)
         labelled = self._labelled[np.searchsorted(self._below, drawn, side="right")]
-        supervised = self._config.objective == "supervised"  # which learns nothing of the others
-        unlabelled = 0 if supervised else self._config.batch_unlabelled
-        everyone = rng.choice(len(self._x), unlabelled, replace=len(self._x) < unlabelled)
+        others, unlabelled = len(self._unlabelled), self._config.batch_unlabelled
+        if self._config.objective == "supervised" or not others:
+            unlabelled = 0
+        everyone = self._unlabelled[rng.choice(others, unlabelled, replace=others < unlabelled)]
         labelled, everyone = labelled[self._part], everyone[self._part]
         return (
             unit_scale(self._x[labelled]),

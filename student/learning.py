@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -15,15 +16,16 @@ from ..wall.errors import InvalidInput, LabelwallError
 from ..wall.features.embedder import Embedder, integers
 from ..wall.files import reading
 from ..wall.labels import has_label
-from ..wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.preprocessing import Preprocessing
 from ..wall.questions import Round
 from .asking.ask import Asked
 from .asking.asking_features import estimates
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.public_rows import PublicRows
-from .config import StudentConfig
+from .config import PRETRAINED, StudentConfig
 from .data import Pool, has_soft
+from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.network import after_features, as_network
 from .linear.stored import stored_probabilities
@@ -31,12 +33,25 @@ from .linear.virtual_rows import virtual_rows
 from .results import Estimate, RoundResult, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
-from .train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
+from .train import (
+    LINEAR,
+    check,
+    export,
+    features_of,
+    on_plain,
+    outputs,
+    statistics,
+    train,
+    with_head,
+)
 
 # Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
 # with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
 # 0.8 and 2.6 at epsilon 1, by -0.4 and 1.0 at 0.25.
 FEW_PUBLIC = 400
+VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
+# Of the mean probability of its labels, that a pretrained student may lose against the classifier's
+MOST_LOST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +63,7 @@ class Learned:
     taught: bool
     dropped: int = 0
     seconds: float = 0.0
+    worse: bool = False  # than the labels that it was taught, by far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +97,13 @@ class TrainingRows:
     def __init__(self, rows: PublicRows) -> None:
         public, labels = rows.data, rows.task.labels
         plain, test = public.inputs, public.test_inputs
-        self._backbone = rows.settings.student.backbone
+        self._backbone = fixed_or_small(rows.settings.student)
         self._network: ExtractorSpec | None = None
         if self._backbone == LINEAR and plain.ndim == 4:
             self._network, features = rows.first, rows.features.plain
-            plain, test = (
-                features(self._network, name).astype(np.float32) for name in ("public", "test")
-            )
+            plain = features(self._network, "public").astype(np.float32)
+            if rows.settings.student.backbone == LINEAR:
+                test = features(self._network, "test").astype(np.float32)
         scale = statistics(plain) if self._backbone == LINEAR else Preprocessing.of_public(plain)
         self.pool, self.test_inputs = Pool(plain, labels, scale.mean, scale.std), test
 
@@ -104,11 +120,20 @@ class TrainingRows:
     def export(self, weights: bytes) -> ExtractorSpec:
         """The trained student, on plain rows, as it goes back to the teacher."""
         if self._backbone != LINEAR:
-            return export(self.pool, self._backbone, weights)
+            spec = self.pool.spec(self._backbone, weights)
+            return export(spec, features_of(spec, self.pool.inputs))
         layer = on_plain(weights, self.pool)
         if self._network is not None:
             return with_head(self._network, layer)
-        return export(replace(self.pool, mean=(), std=()), LINEAR, layer)
+        plain = replace(self.pool, mean=(), std=())
+        return export(plain.spec(LINEAR, layer), plain.inputs)  # which are the features
+
+
+def fixed_or_small(student: StudentConfig) -> str:
+    """The backbone of a training in memory; doubtful labels of a pretrained one are judged by its
+    features as they are.
+    """
+    return LINEAR if student.backbone == PRETRAINED else student.backbone
 
 
 def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:
@@ -117,6 +142,9 @@ def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -
     ``features``: of the first round.
     """
     shape = task.input_shape
+    if student.backbone == PRETRAINED:
+        start(features, student, task.labels)
+    student = replace(student, backbone=fixed_or_small(student))
     if student.backbone == LINEAR and len(shape) == 3:
         if not features.weights:
             rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
@@ -135,27 +163,38 @@ def learn(
 ) -> Learned:
     """Train a round's student on all labels released so far, and store it.
 
-    Where public rows are foreign or few, the round's released classifier is the student, if it is a
-    network with its features: a student that is taught on such rows forgets what was released.
+    The round's released classifier is the student, if it is a network with its features, where
+    public rows are foreign or few: a student that is taught on such rows forgets what was released;
+    and where the round asked with the features of a pretrained student.
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
     known = [*estimates(results, planned.period), asked.estimate]
-    network = None
-    if _foreign_or_few(public, asked, known) and public.task.labels.kind == "class":
-        path = folder.round(planned.number) / CLASSIFIER
-        network = as_network(path, asked.features.spec) if path.exists() else None
-    if network is None:
-        return _train(public, planned, asked, known, folder, console)
+    network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
+    tuned = asked.features.spec.backbone.startswith(BESIDE)
+    if network is None or not (tuned or _foreign_or_few(public, asked, known)):
+        learned = _train(public, planned, asked, known, folder, console)
+        if network is None or not learned.worse:
+            return learned
     console.say(f"round {planned.number}: its released classifier is taken for the student")
     labels, _ = released(folder, planned.number, len(public.data.inputs))
     folder.save_student(planned.number, network, labels)
-    if public.data.test_inputs.ndim == 4:  # whose features are known
+    if public.data.test_inputs.ndim == 4 and not tuned:  # whose features are known
         plain = public.features.plain(asked.features.spec, "test").astype(np.float32)
         predicted = outputs(after_features(network), plain)
     else:
         predicted = outputs(network, public.data.test_inputs)
     score = student_score(public, predicted)
     return Learned(score=score, estimate=asked.estimate, taught=False)
+
+
+def _released_network(public: PublicRows, asked: Asked, file: Path) -> ExtractorSpec | None:
+    """A round's released classifier with the network of its features, where it has one."""
+    features = asked.features.spec
+    if not file.exists():
+        return None
+    if features.backbone.startswith(BESIDE):
+        return Layer.released(file, features, public.features.plain(features)).on(features)
+    return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
 def _foreign_or_few(public: PublicRows, asked: Asked, known: Sequence[Estimate | None]) -> bool:
@@ -183,7 +222,8 @@ def _train(
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, judges = TrainingRows(public), settings.student
+    seen, student = TrainingRows(public), settings.student
+    judges = replace(student, backbone=fixed_or_small(student))
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
         judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
@@ -197,18 +237,43 @@ def _train(
         workers=settings.workers,
     )
     lesson = Lesson(pool=seen.pool, labels=cleaned.labels, chances=soft)
-    if number not in worse:
-        lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+    if student.backbone == PRETRAINED:
+        spec = _fine_tuned(lesson, public, planned, asked, folder, console)
+        predicted = outputs(spec, public.data.test_inputs)
+    else:
+        if number not in worse:
+            lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+        spec, predicted = _small(lesson, seen, public, planned, folder, console)
+    folder.save_student(number, spec, cleaned.labels)
+    return Learned(
+        score=student_score(public, predicted),
+        estimate=asked.estimate or by_agreement(cleaned),
+        taught=True,
+        dropped=int((labels != cleaned.labels).sum()),
+        seconds=round(time.perf_counter() - started, 1),
+        worse=student.backbone == PRETRAINED and _worse_than_labels(spec, public, soft),
+    )
+
+
+def _small(
+    lesson: Lesson,
+    seen: TrainingRows,
+    public: PublicRows,
+    planned: Round,
+    folder: RoundFiles,
+    console: Console,
+) -> tuple[ExtractorSpec, np.ndarray]:
+    """A student that is trained in memory, and its outputs for the test rows."""
     if public.learned is not None:
         # A released label of a labelled public row is less noisy than the true one, and says less
         # of its row: both are learned.
         rows = np.flatnonzero(public.learned >= 0)
         lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
     weights = train(
-        settings.student,
+        public.settings.student,
         lesson.pool,
         lesson.labels,
-        run_dir=folder.round(number),
+        run_dir=folder.round(planned.number),
         seed=planned.seed,
         test_x=seen.test_inputs,
         test_y=public.data.test_labels,
@@ -217,14 +282,75 @@ def _train(
         loggers=console.loggers,
         say=console.say,
     )
-    folder.save_student(number, seen.export(weights), cleaned.labels)
-    return Learned(
-        score=student_score(public, seen.outputs(weights)),
-        estimate=asked.estimate or by_agreement(cleaned),
-        taught=True,
-        dropped=int((labels != cleaned.labels).sum()),
-        seconds=round(time.perf_counter() - started, 1),
+    return seen.export(weights), seen.outputs(weights)
+
+
+def _fine_tuned(
+    lesson: Lesson,
+    public: PublicRows,
+    planned: Round,
+    asked: Asked,
+    folder: RoundFiles,
+    console: Console,
+) -> ExtractorSpec:
+    """A pretrained student: the network that the round asked with, trained from there on."""
+    student, place, features = public.settings.student, folder.round(planned.number), asked.features
+    first, plain, classifier = public.first, public.features.plain, None
+    network = divide(start(first, student, public.task.labels), student.trained_blocks)
+    if (file := place / CLASSIFIER).exists() and not features.of:
+        classifier = Layer.released(file, features.spec, plain(features.spec))
+        classifier.begin(network.rest.head)
+    views = keep_views(
+        place / VIEWS,
+        network.front,
+        public.data.inputs,
+        student,
+        planned.seed,
+        partial(console.progress, "views of public images"),
+        public.settings.workers,
     )
+    lesson = _with_public_labels(lesson, public.learned)
+    weights = train(
+        student,
+        Pool(views, public.task.labels),
+        lesson.labels,
+        run_dir=place,
+        seed=planned.seed,
+        progress=partial(console.progress, "training the student"),
+        soft=lesson.chances,
+        loggers=console.loggers,
+        say=console.say,
+        begin=(network.rest, network.depths),
+    )
+    (place / VIEWS).unlink()
+    tuned = beside(first, network.trained(weights), classifier, plain)
+    return export(tuned, plain(tuned))
+
+
+def _with_public_labels(lesson: Lesson, known: np.ndarray | None) -> Lesson:
+    """With public labels that are learned, int64 [n], -1 elsewhere: a row's probabilities are then
+    the mean of the released ones and its label's.
+    """
+    if known is None:
+        return lesson
+    rows, soft = known >= 0, lesson.chances
+    labels = np.where(rows, known, lesson.labels)
+    if soft is not None:
+        soft, own = soft.copy(), np.eye(soft.shape[1], dtype=np.float32)
+        soft[rows] = (soft[rows] + own[known[rows]]) / 2  # NaN stays where none was released
+    return replace(lesson, labels=labels, chances=soft)
+
+
+def _worse_than_labels(spec: ExtractorSpec, public: PublicRows, soft: np.ndarray | None) -> bool:
+    """Whether a student of classes gives public rows labels that released probabilities, float32
+    [n, c], hold for much less likely than their own.
+    """
+    if soft is None or public.task.labels.kind != "class":
+        return False
+    known = has_soft(soft, len(soft))
+    likely, said = soft[known], outputs(spec, public.data.inputs[known]).argmax(axis=1)
+    given = float(likely[np.arange(len(said)), said].mean())
+    return given < float(likely.max(axis=1).mean()) - MOST_LOST
 
 
 def _with_virtual_rows(

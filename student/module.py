@@ -1,7 +1,7 @@
-"""The students as LightningModules: supervised, VAT or UDA, by the losses of student.losses."""
+"""The students as LightningModules: their objectives, by the losses of student.losses."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytorch_lightning as pl
@@ -29,6 +29,9 @@ BALANCE = 4.0  # weight of the predictions' imbalance, relative to that of their
 VAT_XI = 0.1  # length of the finite difference, in standard deviations of the input
 UDA_TEMPERATURE = 0.5  # sharpens the targets
 UDA_CONFIDENCE = 0.9  # inputs whose largest probability is below do not count
+# fixmatch: the averaged student's share of a target, reached after so many of the steps
+TRUST, TRUSTED_AFTER = 0.6, 0.6
+LAYER_DECAY = 0.8  # learning rate of a pretrained network's layer over that of the next one
 # Images that share one draw: v2 draws once a call, and a call a single image costs more than the
 # network's step
 GROUP = 16
@@ -68,10 +71,35 @@ class Augmenter:
         return _grouped(x, self._strong, 0.1)
 
 
+def weak_views(kept: int) -> int:
+    """How many of the views that were kept of an image are weakly distorted, itself among them."""
+    return (kept + 1) // 2
+
+
+class Kept:
+    """Draws one of the views that were kept of each row, [n, views, ...]."""
+
+    def weak(self, x: torch.Tensor) -> torch.Tensor:
+        return _drawn(x[:, : weak_views(x.shape[1])])
+
+    def strong(self, x: torch.Tensor) -> torch.Tensor:
+        return _drawn(x[:, min(weak_views(x.shape[1]), x.shape[1] - 1) :])
+
+
+def _drawn(views: torch.Tensor) -> torch.Tensor:
+    each = torch.randint(views.shape[1], (len(views),))
+    return views[torch.arange(len(views)), each]
+
+
 def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
     if x.ndim == 2:
         return x + noise * x.std(dim=0, correction=0) * torch.randn_like(x)
     return x if transform is None else torch.cat([transform(group) for group in x.split(GROUP)])
+
+
+def _first(x: torch.Tensor) -> torch.Tensor:
+    """The first of the views that were kept of each row; single views as they are."""
+    return x[:, 0] if x.ndim == 5 else x
 
 
 @contextmanager
@@ -102,20 +130,30 @@ class Student(pl.LightningModule):
     """Trains a backbone on released classes and all public inputs, with its running average, the
     schedule, and a draw of its own for every step, from (``seed``, step, device).
 
-    ``pool``: what is learned, and how its inputs are standardised.
+    ``pool``: what is learned, and how its inputs are standardised; or inputs [n, views, ...] as the
+    network takes them, several views of each row. ``depths``: layers of a pretrained ``network``'s
+    parameters by name, from 0; the earlier ones learn more slowly.
     """
 
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
 
-    def __init__(self, config: StudentConfig, network: Backbone, pool: Pool, seed: int) -> None:
+    def __init__(
+        self,
+        config: StudentConfig,
+        network: Backbone,
+        pool: Pool,
+        seed: int,
+        depths: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__()
         # Convolutions of small images take a half to a quarter of the time by this order
         self.network = network.to(memory_format=torch.channels_last)
         # The student; in the state dict, so it resumes exactly
         self.average = copy.deepcopy(network).requires_grad_(False)
         self._config, self._labels, self._seed = config, pool.labels, seed
-        self._preprocess = Preprocessing(pool.mean, pool.std)
-        self._augment = Augmenter(config.augment)
+        kept, self._depths = pool.inputs.ndim == 5, depths
+        self._preprocess = _first if kept else Preprocessing(pool.mean, pool.std)
+        self._augment = Kept() if kept else Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
         self._tested: list[tuple[torch.Tensor, torch.Tensor]] = []  # outputs and truth
         # A buffer, so that it resumes with the state dict
@@ -198,6 +236,8 @@ class Student(pl.LightningModule):
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(supervised, semi-supervised) terms of a batch."""
+        if self._config.objective == "fixmatch":
+            return self._refined(x, y, public)
         x = self._augment.weak(x)
         if self._config.objective == "supervised":
             labelled = self._choices(self(x))
@@ -213,6 +253,42 @@ class Student(pl.LightningModule):
         labelled, clean = self._outputs(x, moved)
         smooth = self._smoothness(moved, clean)
         return self._supervised(labelled, y), smooth + self._certain(clean)
+
+    def _refined(
+        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Terms of distorted inputs, whose targets the averaged student says of weakly distorted
+        ones.
+
+        Of labelled inputs, half of which are strongly distorted, released labels are a part of the
+        targets, which falls as the student learns (co-refinement).
+        """
+        trust = TRUST * min(1.0, self.global_step / (TRUSTED_AFTER * self._config.steps))
+        half, (told, clean) = len(x) // 2, self._said(x, public)
+        moved = [self._augment.weak(x[:half]), self._augment.strong(x[half:])]
+        if not len(public):
+            (labelled,) = self._outputs(torch.cat(moved))
+            return self._co_refined(labelled, y, told, trust), torch.zeros((), device=self.device)
+        labelled, others = self._outputs(torch.cat(moved), self._augment.strong(public))
+        return self._co_refined(labelled, y, told, trust), self._consistency(clean, others)
+
+    @torch.no_grad()
+    def _said(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        """Choices of the averaged student for weakly distorted ``inputs``."""
+        weak = torch.cat([self._augment.weak(x) for x in inputs if len(x)])
+        said = exact(self.average(self._preprocess(weak)))
+        return [self._choices(part) for part in said.split([len(x) for x in inputs])]
+
+    def _co_refined(
+        self, outputs: torch.Tensor, y: torch.Tensor, said: torch.Tensor, trust: float
+    ) -> torch.Tensor:
+        """Cross-entropy to the mean of labels and of what is ``said``, which counts ``trust``."""
+        if not y.is_floating_point():
+            y = y.flatten()
+            outputs, said, y = outputs[y >= 0], said[y >= 0], y[y >= 0]
+            y = F.one_hot(y, outputs.shape[1]).float()
+        target = (1 - trust) * y + trust * said.softmax(dim=1)
+        return F.cross_entropy(outputs, target)
 
     def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         """Choices for each of the ``inputs``, in one pass: batch norm sees one population."""
@@ -266,11 +342,20 @@ class Student(pl.LightningModule):
 
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
         c = self._config
+        layers: dict[int, list[nn.Parameter]] = {}
+        for name, parameter in self.network.named_parameters():
+            layers.setdefault(self._depths[name] if self._depths else 0, []).append(parameter)
+        rates = [c.learning_rate * LAYER_DECAY ** (max(layers) - depth) for depth in layers]
         optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=c.learning_rate, weight_decay=WEIGHT_DECAY, fused=True
+            [
+                {"params": layer, "lr": rate}
+                for layer, rate in zip(layers.values(), rates, strict=True)
+            ],
+            weight_decay=WEIGHT_DECAY,
+            fused=True,
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15
+            optimizer, max_lr=rates, total_steps=c.steps + 1, pct_start=0.15
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -301,6 +386,12 @@ class Regressor(Student):
 
     def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
         return torch.zeros((), device=self.device)
+
+    def _co_refined(
+        self, outputs: torch.Tensor, y: torch.Tensor, said: torch.Tensor, trust: float
+    ) -> torch.Tensor:
+        target = (1 - trust) * (2 * y.float()[:, None] / STEPS - 1) + trust * said
+        return F.mse_loss(outputs, target)
 
     def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]

@@ -7,7 +7,7 @@ import io
 import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from ..wall.errors import InvalidInput, LabelwallError, MissingData
 from ..wall.files import whole
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.networks import build, load, one_thread, to_safetensors
+from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model
@@ -65,6 +65,7 @@ def train(
     soft: np.ndarray | None = None,
     loggers: Sequence[Logger] = (),
     say: Callable[[str], None] = print,
+    begin: tuple[Backbone, Mapping[str, int]] | None = None,
 ) -> bytes:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``: the averaged weights after the last step, as safetensors.
@@ -73,7 +74,8 @@ def train(
     several devices, the first and the last. ``soft``: released probabilities of classes, float32
     [n, c], rows of NaN where there are none; with config.soft they are learned in the place of
     these rows' labels. ``loggers``: hear the metrics, beside the one of ``config``. ``say``: hears
-    of a checkpoint that does not load, without which the training starts again.
+    of a checkpoint that does not load, without which the training starts again. ``begin``: a
+    pretrained network in the place of a fresh one, and the depths of its layers.
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
@@ -83,7 +85,10 @@ def train(
     require_devices(config)
     soft = soft if config.soft else None
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
-    student = student_module(config, pool, seed)
+    if begin is None:
+        student = student_module(config, pool, seed)
+    else:
+        student = STUDENT_MODULES[pool.labels.kind](config, begin[0], pool, seed, begin[1])
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
     _forget_damaged(last, say)
     batches = partial(Steps, pool, labels, config, seed, soft=soft)
@@ -281,20 +286,23 @@ def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)
 
 
-def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
-    """A trained student's penultimate features as the extractor that goes back across the wall.
-
-    They are centred by the mean feature of ``pool``, PUBLIC rows, and L2-normalised; the scale puts
-    all but CLIPPED of the public entries inside -63..63.
-    """
-    spec, rows = pool.spec(backbone, weights), pool.inputs
-    network, preprocess = load(spec), Preprocessing(pool.mean, pool.std)
+def features_of(spec: ExtractorSpec, rows: np.ndarray) -> np.ndarray:
+    """Penultimate features of PUBLIC rows, float32 [n, d], computed in batches."""
+    network, preprocess = load(spec), Preprocessing(spec.mean, spec.std)
     with torch.inference_mode():
         parts = [
             network.features(preprocess(rows[i : i + BATCH])) for i in range(0, len(rows), BATCH)
         ]
-    features = torch.cat(parts).double().numpy()
-    center = features.mean(axis=0)
+    return torch.cat(parts).numpy()
+
+
+def export(spec: ExtractorSpec, features: np.ndarray) -> ExtractorSpec:
+    """A trained student's penultimate features as the extractor that goes back across the wall.
+
+    They are centred by the mean of ``features``, those of PUBLIC rows, float32 [n, d], and
+    L2-normalised; the scale puts all but CLIPPED of the public entries inside -63..63.
+    """
+    center = features.mean(axis=0, dtype=np.float64)
     centred = features - center
     normed = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     scale = 63.0 / max(float(np.quantile(np.abs(normed), 1 - CLIPPED)), 1e-6)

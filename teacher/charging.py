@@ -38,7 +38,7 @@ class Call:
         self._reused = 0  # queries on which earlier answers voted
 
     def next_stage(self, identity: str) -> str | None:
-        """The release that a query needs, None where it was answered, abstained on or refused."""
+        """The release that a query needs, None if it was answered, abstained on or refused."""
         state = self._ledger.state
         if identity in state.refused:
             return None
@@ -155,7 +155,7 @@ class Call:
         return counts
 
     def receipt(self, asked: int, served: int, charged: dict[str, int]) -> Receipt:
-        """What was paid, and where the ledger stands. ``served``: queries answered for nothing."""
+        """Charges of a call, and the ledger's state. ``served``: queries answered for nothing."""
         state = self._ledger.state
         return Receipt(
             asked=asked,

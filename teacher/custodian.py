@@ -139,8 +139,9 @@ def _check_plan(
 
 
 def _check_identity(place: Path, data: Settings, ledger: Ledger) -> None:
-    """Compare which rows the ledger answers for, or record it on first use: paths count as they
-    are, or as seen from the directory, since both may move together.
+    """Compare which rows the ledger answers for, or record it on first use.
+
+    Paths count as they are, or as seen from the directory, since both may move together.
 
     The identity is written after the ledger. A crash between the two leaves a ledger without
     releases, and only such a ledger may be given an identity.

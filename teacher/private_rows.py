@@ -117,7 +117,7 @@ class PrivateRows:
             self._ahead[1].save()
 
     def embedder(self, spec: ExtractorSpec) -> Embedder:
-        """What computes features. Raises InvalidInput for an extractor that does not fit."""
+        """The maker of features. Raises InvalidInput for an extractor that does not fit."""
         return Embedder(spec, workers=self.workers, device=self.device)
 
     def prepare(self, spec: ExtractorSpec) -> Voters:
@@ -173,7 +173,7 @@ class PrivateRows:
         return [teachers for known, teachers in self._needs if known == kind]
 
     def embedding(self, done: int, total: int) -> None:
-        """In percent: the number of rows is private."""
+        """Report progress in percent: the number of rows is private."""
         percent = 100 * done // total if total else 100
         self._progress("embedding private records (percent)", percent, 100)
 

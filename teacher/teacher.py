@@ -160,7 +160,7 @@ class Teacher:
             self._change(lambda: records)
 
     def present(self, ids: np.ndarray, owners: bool = False) -> np.ndarray:
-        """Which of ``ids`` (int64 [n]) are of rows now: bool [n]. Private, for the custodian.
+        """Mark those of ``ids`` (int64 [n]) that are of rows now: bool [n]. Private.
 
         ``owners``: ids are of persons where the guarantee is for those.
         """
@@ -189,7 +189,7 @@ class Teacher:
             self._serials = self._ledger.enrol(owners if persons is None else np.unique(owners))
 
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
-        """By slot; one file under an extractor, which all slots that use it share."""
+        """Earlier answers by slot; slots that use them share one file under an extractor."""
         reused = [mechanism.reuses for mechanism in self._mechanisms]
         if not any(reused):
             return [None] * len(reused)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from labelwall.teacher.mechanisms import registry
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise import sampler
 
+assert registry.MECHANISMS  # all are defined
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("teacher", "student", "wall", "experiment", "tests")
 FILE, FUNCTION = 500, 80  # lines
@@ -60,3 +63,47 @@ def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:
 @pytest.mark.fresh_noise
 def test_unless_the_test_is_about_fresh_noise() -> None:
     assert sampler.fresh_key.__module__ == sampler.__name__
+
+
+def mechanisms(known: type = Mechanism) -> set[str]:
+    """The names of all classes of mechanisms, bases included."""
+    names = {known.__name__}
+    return names.union(*(mechanisms(each) for each in known.__subclasses__()))
+
+
+def type_tests(text: str, names: set[str]) -> int:
+    """How often a file asks whether something is of one of these classes."""
+    found = 0
+    for node in ast.walk(ast.parse(text)):
+        asked: ast.AST | None = None
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = node.args[1]
+        elif isinstance(node, ast.MatchClass):
+            asked = node.cls
+        words = ast.walk(asked) if asked else ()
+        found += any(getattr(word, "attr", getattr(word, "id", "")) in names for word in words)
+    return found
+
+
+def test_only_the_mechanisms_room_asks_for_a_mechanism_s_type() -> None:
+    """What others need to know a mechanism declares (teacher/mechanisms/base.py)."""
+    paths = [path for name in FOLDERS[:-1] for path in (REPOSITORY / name).rglob("*.py")]
+    found = {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in paths
+        if type_tests(path.read_text(), mechanisms())
+    }
+    assert not {name for name in found if not name.startswith("teacher/mechanisms/")}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("isinstance(m, IndKnn)", 1),
+        ("isinstance(m, votes.Pate | str) or issubclass(m, (str, Score))", 2),
+        ("match m:\n    case IndKnn():\n        pass", 1),
+        ("isinstance(m, str) and m.screened", 0),
+    ],
+)
+def test_the_count_of_type_tests_can_fail(text: str, found: int) -> None:
+    assert type_tests(text, mechanisms()) == found

@@ -39,6 +39,19 @@ class Stages(nn.Module):
         return torch.cat([*pooled[-2:], last], dim=1)
 
 
+class Beside(nn.Module):
+    """Features of two networks side by side, each kind times its own factor."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        self.register_buffer("factors", torch.ones(2))
+        self.factors: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.first(x) * self.factors[0], self.second(x) * self.factors[1]], dim=1)
+
+
 class Decision(nn.Module):
     """Decisions by logits, as their ``prefix`` says.
 
@@ -64,6 +77,20 @@ class Fourier(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cos(super().forward(x))
+
+
+class Bins(nn.Module):
+    """Vectors, and beside them the heights of the bins that projections of them are in, or 0."""
+
+    def __init__(self, columns: int, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(count, columns))
+        self.lower, self.upper, self.height = (nn.Parameter(torch.zeros(count)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        projected = nn.functional.linear(x, self.weight)
+        inside = (projected >= self.lower) & (projected < self.upper)
+        return torch.cat([x, inside * self.height], dim=1)
 
 
 class Hog(nn.Module):

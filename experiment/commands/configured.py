@@ -21,7 +21,7 @@ from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
 
 if TYPE_CHECKING:
-    from ..compare.config import Cell
+    from ..compare.cells import Cell
 
 HEADER = """\
 # Written by labelwall from public rows alone; `labelwall run --help-all` explains all settings.
@@ -171,10 +171,10 @@ def compare(args: Sequence[str]) -> int:
     with extra("compare", "comparisons"):
         import matplotlib  # noqa: F401 - missed here, before anything is charged
         import opacus  # noqa: F401
-    from ..compare import compare as comparison
+    from ..compare.run_cells import run_cells
     from ..compare.table import render
 
-    print(render(comparison.compare(cells, out, entropy=SystemEntropy(), console=Console())))
+    print(render(run_cells(cells, out, entropy=SystemEntropy(), console=Console())))
     return 0
 
 
@@ -186,18 +186,18 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
     """
     does = inspect.getdoc(compare) or ""
     given, files, dotted = read(args, "compare", does, OPTIONS["compare"], {"": Config})
-    out = Path(given.out)
-    if "methods" not in files:
-        from ..compare.own import own_cells  # takes a second
+    from ..compare.cells import cells_of
 
-        return own_cells(given, files, dotted), out
+    if "methods" not in files:
+        from ..compare.methods import methods_by_name  # takes a second
+
+        return cells_of(methods_by_name(given, files, dotted)), Path(given.out)
     for name in ("methods", "epsilon"):
         if (value := getattr(given, name)) is not None:
             raise InvalidInput(name, "left out with a file that has methods", value)
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
-    from ..compare.config import cells_of
-
-    return cells_of(merged(merged(files, overrides(own)), dotted), given.seeds), out
+    compared = merged(merged(files, overrides(own)), dotted)
+    return cells_of(compared, given.seeds), Path(given.out)
 
 
 def predict(args: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ STYLE: dict[Any, Any] = {
 def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each method and budget: medians over the seeds, and a range.
 
-    The range is that of the accuracy, or of R2 where rows have values.
+    The range is that of the accuracy, or of R2 if rows have values.
     """
     groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for result in results:
@@ -52,7 +52,7 @@ def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _median(values: list[Any]) -> Any:
-    """Of what is known, None where nothing is; of errors each one's."""
+    """Median of the known values, per error name; None if there are none."""
     known = [value for value in values if value is not None]
     if known and isinstance(known[0], dict):
         return {name: _median([errors[name] for errors in known]) for name in known[0]}
@@ -60,12 +60,12 @@ def _median(values: list[Any]) -> Any:
 
 
 def score(row: dict[str, Any]) -> float:
-    """What a row is judged by: the share that is right, or R2 where rows have values."""
+    """What a row is judged by: the share that is right, or R2 if rows have values."""
     return float(row["accuracy"] if row.get("errors") is None else row["errors"]["r2"])
 
 
 def render(rows: list[dict[str, Any]]) -> str:
-    """The table in Markdown; below it, whose epsilon it is where the ledger does not certify it."""
+    """The table in Markdown; below it, whose epsilon it is if the ledger does not certify it."""
     scores = "labels right | test accuracy, median (range)"
     if any(row["errors"] for row in rows):
         scores = "labels' RMSE | test RMSE | MAE | R2, median (range)"

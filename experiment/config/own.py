@@ -30,6 +30,7 @@ from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
 from .arguments import option
 from .settings import build, merged, several
+from .tuning import MAX_STEPS, MIN_ROWS, MIN_STEPS, SCORE, STEPS_BY_ROOT
 
 # Settings under data that say what rows mean
 COLUMNS = ("ignore", "keep", "id", "person", "classes", "text", "text_features", "labels", "bounds")
@@ -70,16 +71,13 @@ CURES = {  # what to do where rows of a kind are lacking
     "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
-SCORE = 0.05  # share of the budget for a private score, where hardly a public row tells accuracy
-MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.
 MIN_SIDE, MAX_SIDE = 16, 96
+PHOTOGRAPH = 64  # side from which grey images are read as colours, for networks of photographs
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
-# Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
-STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,8 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         del given["rounds"]
     features = {"colour": STAGES, "grey": "hog", "vectors": "raw"}[facts.kind]
     if data["source"] == "folder":
-        channels = 1 if facts.kind == "grey" else 3
+        small = facts.kind == "grey" and facts.image_size < PHOTOGRAPH
+        channels = 1 if small else 3  # which the rehearsal's network takes
         data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
     if named and groups["mechanism"].keys() == {"kind"} and not {"caps", "rounds"} & given.keys():

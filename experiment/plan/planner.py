@@ -1,9 +1,9 @@
 """Planning: a mechanism's parameters for a budget, from PUBLIC rows alone.
 
 A kind's candidates are rehearsed, then neighbours of the best. The best are rehearsed again with
-fresh draws, which forecast the choice: those that made a candidate the best flatter it.
-A mechanism that asks once a round, or answers every query, gets its noise from the budget. Where
-queries are screened, a candidate has noise, and the budget decides how many queries it pays for.
+fresh draws, which forecast the choice: the draws that made a candidate the best flatter it.
+If a mechanism asks once a round, or answers every query, the budget decides its noise. If it
+screens queries, a candidate has its noise, and the budget decides how many queries it pays for.
 Neither private votes nor the number of private records enter.
 """
 
@@ -13,7 +13,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from enum import Enum
+from functools import lru_cache, partial
 from typing import Any, Generic
 
 import numpy as np
@@ -26,22 +27,14 @@ from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp
 from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import M, Mechanism, Priced
 from ...teacher.mechanisms.calibration import calibrate
-from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
 from ...wall.questions import SumsForm
+from . import tuning
 
-REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
-HALVED = 32  # candidates that are the best in one rehearsal, and are rehearsed more often
-HOPE = 0.85  # share of another kind's worth; a kind that has less is searched no further
-# Every seventh candidate of a kind with many is tried first. The others are tried where the best of
-# these has HOPE squared of another kind's worth.
-STRIDE = 7
-FRESH = 8  # times as many rehearsals of the last candidates, with new draws
-VALUES_ASKED = 300  # queries, where no round says how many
-AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
-RATED = 1000  # rows that the share of answers is known from, about
+AIM = 0.995  # share of the budget that fast prices fill: an argmax costs nearly what a bit costs
+RATED = 1000  # rows, about, that the share of answers is known from
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class Goal:
 
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
-    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
+    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, if they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
     kinds; ``unit``: of privacy; ``periods``: so many parts like the planned one cost all;
     ``custodians``: whose sums add up, who have the records together.
@@ -77,6 +70,10 @@ class Goal:
             if getattr(self, name) < self.rounds:
                 raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
 
+    def allows(self, accuracy: float) -> bool:
+        """Whether labels are accurate enough; an R2 below 0 is, if nothing is asked of them."""
+        return max(accuracy, 0.0) >= self.min_accuracy
+
     def nothing_affordable(self) -> BudgetRefused:
         """The error for a goal with no candidate that is affordable and accurate enough."""
         return BudgetRefused(
@@ -90,8 +87,8 @@ class View:
     """Features that the first round may look at.
 
     ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
-    spread, 0 for the features as they are; ``axes``: the most that a mechanism may ask for, 0 where
-    it can not; ``rows``: public ones; ``records``: expected ones (counts, like ``dimensions`` and
+    spread, 0 for the features as they are; ``axes``: the most that a mechanism may ask for, 0 if it
+    can not; ``rows``: public ones; ``records``: expected ones (counts, like ``dimensions`` and
     ``classes``); ``box``: as in a configuration.
     """
 
@@ -123,7 +120,7 @@ class Score:
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
-    ``views``: features to choose from; slow, so called where needed.
+    ``views``: features to choose from; slow, so called if needed.
     ``rehearse(view, mechanism, draws, asked)``: a round by a mechanism for each number of a range,
     which has draws of its own and a part of the labelled rows to stand for the records. ``asked``:
     queries that individual budgets are to last for. ``source``: of these rows, for a reader.
@@ -167,11 +164,30 @@ class Choice(Generic[M]):
         """What a search maximises: right labels, or R2 of values, however many rows get one."""
         return self.accuracy if self.of_values else self.right
 
+    @property
+    def candidate(self) -> Candidate[M]:
+        """What was rehearsed."""
+        return self.view, self.mechanism
+
     def plan(self, goal: Goal) -> Plan:
         """A plan with this mechanism alone."""
-        counts = goal.periods * self.asked, goal.periods * self.cap
-        releases = self.mechanism.releases(*counts)
+        releases = self.mechanism.releases(goal.periods * self.asked, goal.periods * self.cap)
         return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
+
+
+Candidate = tuple[View, M]
+# What to rehearse next, by what was tried, best first; and how to rehearse it, best first
+Stage = tuple[
+    Callable[[list[Choice[M]]], list[Candidate[M]]], Callable[[list[Candidate[M]]], list[Choice[M]]]
+]
+
+
+class Reason(Enum):
+    """Why a choice is taken; show.py has the words."""
+
+    BEST = "most right labels"
+    FOREIGN = "leaves a classifier, and public rows are foreign"
+    GUESSED = "leaves a classifier, is near the best, and the records are guessed"
 
 
 @dataclass(frozen=True)
@@ -179,16 +195,17 @@ class Optimum(Generic[M]):
     """The result of a search.
 
     ``tried``: the chosen one, then the others, best first; ``source``: of the forecasts, for a
-    reader.
+    reader; ``reason``: why the first is chosen.
     """
 
     goal: Goal
     tried: tuple[Choice[M], ...]
     source: str
+    reason: Reason = Reason.BEST
 
     @property
     def chosen(self) -> Choice[M]:
-        """With its certified epsilon."""
+        """The first one, with its certified epsilon."""
         return self.tried[0]
 
 
@@ -201,10 +218,20 @@ class Rehearser:
     progress: Progress
     _noise: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def each(self, candidates: Sequence[tuple[View, M]], draws: range) -> list[Choice[M]]:
-        """Each that the budget allows rehearsed, best first.
+    def run(self, stages: Sequence[Stage[M]], tried: list[Choice[M]]) -> list[Choice[M]]:
+        """Choices after these stages, best first; those measured again go before the others."""
+        for candidates, measure in stages:
+            asked = candidates(tried)
+            found, again = measure(asked), {*asked}
+            others = [choice for choice in tried if choice.candidate not in again]
+            new = len(others) == len(tried)
+            tried = sorted(others + found, key=self.order) if new else found + others
+        return tried
 
-        Raises BudgetRefused where it allows none: they need more noise than can be drawn.
+    def each(self, candidates: Sequence[Candidate[M]], draws: range) -> list[Choice[M]]:
+        """Rehearsed candidates that the budget allows, best first.
+
+        Raises BudgetRefused if it allows none: they need more noise than can be drawn.
         """
         choices, refused = [], None
         with threadpool_limits(limits=1):  # rows are few: threads would wait for one another
@@ -220,39 +247,58 @@ class Rehearser:
             raise refused
         return sorted(choices, key=self.order)
 
-    def halved(self, last: list[Choice[M]], draws: range) -> list[Choice[M]]:
-        """The same, best first: half of them are left each time that their draws are doubled."""
+    def forecast(self, last: list[Candidate[M]], draws: range) -> list[Choice[M]]:
+        """The last candidates, best first: each time that their draws are doubled, half are left.
+
+        If nobody guessed the records, many steps go before few that are hardly better.
+        """
         beaten = list[Choice[M]]()
-        for share in (4, 2, 1):
-            last = self.each([(c.view, c.mechanism) for c in last], draws[: len(draws) // share])
-            kept = len(last) if share == 1 else (len(last) + 1) // 2
-            last, beaten = last[:kept], last[kept:] + beaten
-        return last + beaten
+        for share in (4, 2):
+            found = self.each(last, draws[: len(draws) // share])
+            half = (len(found) + 1) // 2
+            last, beaten = [choice.candidate for choice in found[:half]], found[half:] + beaten
+        ranked = self.each(last, draws) + beaten
+        return ranked if self.goal.told else _counting_first(ranked)
 
     def order(self, choice: Choice[Any]) -> tuple[bool, float]:
-        """The best comes first: of those that are accurate enough, where any is."""
-        return choice.accuracy < self.goal.min_accuracy, -choice.worth
+        """A key by which accurate enough choices come first, and of these the best."""
+        return not self.goal.allows(choice.accuracy), -choice.worth
+
+    def near(self, tried: list[Choice[M]], share: float) -> bool:
+        """Whether the best has that share of another kind's worth."""
+        return bool(tried) and max(tried[0].worth, 0.0) >= share * self.goal.worth
 
     def rehearsed(self, view: View, mechanism: M, draws: range) -> Choice[M]:
-        """With the noise, or the queries, that the budget allows. Raises BudgetRefused."""
+        """A choice with the noise, or the queries, that the budget allows. Raises BudgetRefused."""
         goal = self.goal
-        if isinstance(mechanism, SampledVotes):
+        if mechanism.screened:
             score = self.public.rehearse(view, mechanism, draws, goal.queries)
-            asked, cap, answered = affordable(mechanism, score.answered, goal)
+            asked = affordable(mechanism, score.answered, goal)
+            cap, answered = answers(asked, score.answered)
         else:
-            asked = goal.asked or min(goal.queries, max(goal.rounds, VALUES_ASKED))
+            asked = goal.asked or min(goal.queries, max(goal.rounds, tuning.VALUES_ASKED))
             if mechanism.once_a_round:
                 asked = goal.rounds * mechanism.charges_a_round
             mechanism = self._with_noise(mechanism, asked)
             score = self.public.rehearse(view, mechanism, draws, asked)
             cap = asked
-            rows = goal.queries if mechanism.once_a_round else asked
-            answered = rows * score.answered
-        accuracy = max(score.accuracy, 0.0)
-        return Choice(goal.epsilon, view, mechanism, asked, cap, answered, accuracy, score.spread)
+            answered = score.answered * (goal.queries if mechanism.once_a_round else asked)
+        return Choice(
+            epsilon=goal.epsilon,
+            view=view,
+            mechanism=mechanism,
+            asked=asked,
+            cap=cap,
+            answered=answered,
+            accuracy=score.accuracy,
+            spread=score.spread,
+        )
 
     def _with_noise(self, mechanism: M, asked: int) -> M:
-        """With its noise for the budget, solved once for each price. Raises BudgetRefused."""
+        """The mechanism with its noise for the budget, solved once for each price.
+
+        Raises BudgetRefused.
+        """
         goal, open_, asked = self.goal, _shape(mechanism), self.goal.periods * asked
         price = repr(open_.with_noise(1.0, asked).releases(asked, asked))
         if price not in self._noise:
@@ -263,9 +309,10 @@ class Rehearser:
         return replace(mechanism, **self._noise[price])
 
     def fitted(self, choice: Choice[M]) -> Choice[M]:
-        """With the accountant's certificate, by as much noise of the screening as that wants."""
-        if isinstance(choice.mechanism, SampledVotes):
-            entry = Priced(replace(choice.mechanism, sigma_screen=None), choice.asked, choice.cap)
+        """The choice with the accountant's certificate, which decides the noise of a screening."""
+        if choice.mechanism.screened:
+            screening_open = replace(choice.mechanism, **dict.fromkeys(["sigma_screen"]))
+            entry = Priced(screening_open, choice.asked, choice.cap)
             (mechanism,) = calibrate([entry], self.goal.epsilon, self.goal.delta, self.progress)
             choice = replace(choice, mechanism=mechanism)
         plan = choice.plan(self.goal)
@@ -290,40 +337,34 @@ class Candidates(Generic[M]):
     def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
         """The mechanism of the kind with the most right labels expected within the goal.
 
-        Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is
+        Raises InvalidInput for a goal out of range, and BudgetRefused if no candidate is
         affordable and accurate enough.
         """
         goal.check()
         rehearser = Rehearser(goal, public, progress)
-        coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]
-        draws, fresh = range(self.times), range(self.times, (1 + FRESH) * self.times)
-        stride = STRIDE if goal.worth and not mechanism.once_a_round else 1
-        tried = rehearser.each(coarse[::stride], draws[:1])
-        if stride > 1 and tried and tried[0].worth >= HOPE**2 * goal.worth:
-            rest = [each for place, each in enumerate(coarse) if place % stride]
-            tried = sorted(tried + rehearser.each(rest, draws[:1]), key=rehearser.order)
-        hopeful = bool(tried) and tried[0].worth >= HOPE * goal.worth
-        if self.times > 1 and hopeful:
-            best = [(choice.view, choice.mechanism) for choice in tried[:HALVED]]
-            tried = rehearser.each(best, draws) + tried[HALVED:]
+        coarse = [(view, each) for view in public.views() for each in self.coarse(mechanism, view)]
+        stride = tuning.STRIDE if goal.worth and not mechanism.once_a_round else 1
+        rest = [each for place, each in enumerate(coarse) if place % stride]
+        once, drawn = (partial(rehearser.each, draws=range(n)) for n in (1, self.times))
+        fresh = range(self.times, (1 + tuning.FRESH) * self.times)
+        looks: list[Stage[M]] = [
+            (lambda _: coarse[::stride], once),
+            (lambda tried: rest if rehearser.near(tried, tuning.HOPE**2) else [], once),
+        ]
+        refinements: list[Stage[M]] = [
+            *([(partial(_best, tuning.HALVED), drawn)] if self.times > 1 else []),
+            *((partial(_near, around), drawn) for around in self.around),
+            (partial(_best, tuning.FINAL), partial(rehearser.forecast, draws=fresh)),
+        ]
+        short = partial(rehearser.each, draws=fresh[: 2 * self.times])
+        glance: list[Stage[M]] = [(partial(_best, 1), short)]
+        tried = rehearser.run(looks, [])
         if not tried:
             rule = f"such that {mechanism.kind} can be rehearsed on them"
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
-        for around in self.around if hopeful else ():
-            known = {(entry.view, _shape(entry.mechanism)) for entry in tried}
-            near = dict.fromkeys(
-                (best.view, m)
-                for best in tried[:REFINED]
-                for m in around(best.view, _shape(best.mechanism))
-            )
-            tried += rehearser.each([each for each in near if each not in known], draws)
-            tried.sort(key=rehearser.order)
-        if hopeful:
-            last = _counting_first(goal, rehearser.halved(tried[:FINAL], fresh))
-        else:
-            last = rehearser.each([(tried[0].view, tried[0].mechanism)], fresh[: 2 * self.times])
-        chosen, *others = last + tried[len(last) :]
-        if chosen.accuracy < goal.min_accuracy:
+        hopeful = rehearser.near(tried, tuning.HOPE)
+        chosen, *others = rehearser.run(refinements if hopeful else glance, tried)
+        if not goal.allows(chosen.accuracy):
             others.insert(0, chosen)
             chosen = self._strict(rehearser, chosen, fresh)
         if hopeful:  # the certificate of another would decide nothing
@@ -334,59 +375,73 @@ class Candidates(Generic[M]):
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
         for mechanism in self.stricter(chosen.view, chosen.mechanism):
             choice = rehearser.rehearsed(chosen.view, mechanism, fresh)
-            if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
+            if choice.answered >= 1 and rehearser.goal.allows(choice.accuracy):
                 return choice
         raise rehearser.goal.nothing_affordable()
 
 
-def _counting_first(goal: Goal, last: list[Choice[M]]) -> list[Choice[M]]:
-    """Where nobody guessed the records, many steps before few that are hardly better: a run
-    corrects axes by the count of the first of many.
+def _best(count: int, tried: list[Choice[M]]) -> list[Candidate[M]]:
+    """The first so many of what was tried."""
+    return [choice.candidate for choice in tried[:count]]
+
+
+def _near(around: Callable[[View, M], list[M]], tried: list[Choice[M]]) -> list[Candidate[M]]:
+    """Neighbours of the best that were not tried."""
+    known = {(choice.view, _shape(choice.mechanism)) for choice in tried}
+    best = [(choice.view, _shape(choice.mechanism)) for choice in tried[: tuning.REFINED]]
+    near = ((view, mechanism) for view, good in best for mechanism in around(view, good))
+    return [each for each in dict.fromkeys(near) if each not in known]
+
+
+def _counting_first(ranked: list[Choice[M]]) -> list[Choice[M]]:
+    """Choices, with many steps before few that are hardly better.
+
+    A run corrects the axes by the count that the first of many steps has.
     """
-    if goal.told or last[0].of_values:
-        return last
-    least = last[0].worth - 2 * last[0].spread * last[0].answered
-    for place, choice in enumerate(last):
+    best = ranked[0]
+    least = best.worth - 2 * best.spread * best.answered
+    for choice in ranked if not best.of_values else []:
         form = choice.mechanism.query_form
         few = isinstance(form, SumsForm) and form.steps < MANY_STEPS
         if choice.worth >= least and not few:
-            return [choice, *last[:place], *last[place + 1 :]]
-    return last
+            return [choice, *(other for other in ranked if other is not choice)]
+    return ranked
 
 
 def _shape(mechanism: M) -> M:
-    """With its noise left to the budget, unless queries are."""
-    screened = isinstance(mechanism, SampledVotes)
-    return mechanism if screened else replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+    """The mechanism with its noise left to the budget, unless the number of queries is."""
+    if mechanism.screened:
+        return mechanism
+    return replace(mechanism, **dict.fromkeys(mechanism.calibrated))
 
 
-def affordable(mechanism: SampledVotes, passed: float, goal: Goal) -> tuple[int, int, float]:
-    """(queries, answers paid for, answers expected) where a share ``passed`` is answered.
+def answers(asked: int, passed: float) -> tuple[int, float]:
+    """(answers paid for, answers expected) if a share ``passed`` of the queries is answered.
 
     The number of answers is a normal X; their cap is a deviation above its mean, and the
     expectation is E min(X, mean + deviation). The deviation includes that of ``passed`` itself.
-    Raises BudgetRefused for fewer queries than rounds.
     """
+    mean = passed * asked
+    deviation = math.sqrt(mean * (1 - passed) * (1 + asked / RATED))
+    cap = max(1, min(asked, math.ceil(mean + deviation)))
+    return cap, min(mean - 0.0833 * deviation if cap < asked else mean, float(cap))
 
-    def answers(asked: int) -> tuple[int, float]:
-        mean = passed * asked
-        deviation = math.sqrt(mean * (1 - passed) * (1 + asked / RATED))
-        cap = max(1, min(asked, math.ceil(mean + deviation)))
-        return cap, min(mean - 0.0833 * deviation if cap < asked else mean, float(cap))
 
+def affordable(mechanism: Mechanism, passed: float, goal: Goal) -> int:
+    """The most queries that a goal pays for. Raises BudgetRefused for fewer than rounds."""
     screen, vote = (
-        bit_rdp(r.parameters["sigma"] / (l2_sensitivity(r) or 1), mechanism.sample_rate)
+        bit_rdp(r.parameters["sigma"] / (l2_sensitivity(r) or 1), mechanism.rate)
         for r in mechanism.releases(1, 1)
     )
 
     def too_dear(asked: int) -> bool:
-        total = asked * screen + answers(asked)[0] * vote
+        total = asked * screen + answers(asked, passed)[0] * vote
         return epsilon_from_rdp(ORDERS, total, goal.delta)[0] > AIM * goal.epsilon
 
     asked = bisect_left(range(1, goal.queries + 1), True, key=too_dear)
     if asked < goal.rounds:
         raise goal.nothing_affordable()
-    return asked, *answers(asked)
+    return asked
 
 
 @lru_cache(maxsize=2048)

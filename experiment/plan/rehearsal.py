@@ -1,20 +1,23 @@
 """Rehearsals: a round of a run with public rows alone, before anything private is read.
 
-A part of the labelled public rows stands for the records (stand_ins.py), the others tell how many
-labels are right. The mechanism's own code counts and draws, the run's own code fits and labels.
+A part of the labelled public rows stands for the records (stand_ins.py), and the others tell how
+many labels are right. The mechanism's own code counts and draws, the run's own fits and labels.
 """
 
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from ...student.asking.ask_cells import cluster
 from ...student.asking.ask_matrices import ask_matrices
 from ...student.asking.features import (
+    BINS,
     MAX_ROWS,
+    axes_a_row,
     extractor_of_round,
     first_extractor,
     plain_features,
@@ -22,12 +25,10 @@ from ...student.asking.features import (
     whitened,
 )
 from ...student.asking.matrix_round import MatrixRound
-from ...student.linear.labelled import Labelled as LabelledRows
-from ...student.linear.labelled import labelled
+from ...student.linear.labelled import Labelled, labelled
 from ...student.linear.shift_of_counts import compared
-from ...student.linear.tuning import AXES_BY_ROWS
 from ...student.settings import FirstFeatures, PublicSide
-from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
@@ -37,27 +38,33 @@ from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ...wall.questions import CellsForm, QueryForm, Round, RowForm
+from . import tuning
 from .planner import Goal, Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 
-MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
-MAX_LABELLED = 4_000
-MAX_NEIGHBOURS = 1_000  # labelled rows that are queries and neighbours of all others
-MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
-FOLDS = 4  # a quarter of the labelled rows is asked about
-MOST_AXES = 256  # principal axes that rehearsals look at
-WHITENED = (16, 64, 128)
-CELLS_A_CLASS, ROWS_A_CELL = 4, 10  # that tell whether public rows are like those of the test split
-
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelledRows:
     """Public rows with labels, as ``PublicData`` has them. ``source``: for a reader."""
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
     public: bool = False  # whether a run can learn them
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a round asks with, and its features of public and of labelled rows: int8 [n, d]."""
+
+    spec: ExtractorSpec
+    public: np.ndarray
+    labelled: np.ndarray
+
+    @property
+    def length(self) -> float:
+        """The length of a unit vector."""
+        return unit_length(self.spec, self.labelled.shape[1])
 
 
 def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int) -> ExtractorSpec:
@@ -67,117 +74,132 @@ def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int)
     return whitened(spec, whiten, lambda _: plain)
 
 
+@dataclass(eq=False)
 class Rehearsal:
     """Rehearses rounds on public rows, for as many records as the goal expects.
 
-    ``settings``: with one name of features, which are computed once.
+    ``settings``: with one name of features, which are computed once; ``public``: inputs to ask
+    about; ``scratch``: a folder for cells. Underlined: what was computed already.
     """
 
-    def __init__(
-        self,
-        settings: PublicSide,
-        task: Task,
-        public: np.ndarray,
-        labelled: Labelled,
-        goal: Goal,
-        progress: Progress,
-        scratch: Path,
-    ) -> None:
-        self.settings, self._task, self._progress = settings, task, progress
-        self._inputs = public, labelled.inputs
-        self.labelled, self._records, self._scratch = labelled, goal.expected_records, scratch
-        self._unit, self._custodians = goal.unit, goal.custodians
-        self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
-        self._voting: dict[object, ScaledVoters] = {}
-        self._alone: dict[object, LabelledRows | None] = {}
-        self._scores: dict[object, tuple[float, float]] = {}
-        self._box = settings.box if settings.features == "box" else []
-        order = np.random.default_rng(settings.seed).permutation(len(labelled.labels))
-        self._folds, self._few = order % FOLDS, order < MAX_NEIGHBOURS
+    settings: PublicSide
+    task: Task
+    public: np.ndarray = field(repr=False)
+    labelled: LabelledRows
+    goal: Goal
+    progress: Progress
+    scratch: Path
+    _seen_by: dict[object, Seen] = field(default_factory=dict, init=False)
+    _voting: dict[object, ScaledVoters] = field(default_factory=dict, init=False)
+    _alone: dict[object, Labelled | None] = field(default_factory=dict, init=False)
+    _scores: dict[object, tuple[float, float]] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """A random order of the labelled rows."""
+        return np.random.default_rng(self.settings.seed).permutation(len(self.labelled.labels))
+
+    def _asked(self, fold: int) -> np.ndarray:
+        """Whether each labelled row is asked about, bool [n]; the others stand for records."""
+        return self._order % tuning.FOLDS == fold  # type: ignore[no-any-return]
+
+    @property
+    def _box(self) -> list[list[float]]:
+        return self.settings.box if self.settings.features == "box" else []
 
     @cached_property
     def computed(self) -> tuple[np.ndarray, np.ndarray]:
         """Features of the public and of the labelled rows, float32 [n, d], as they are."""
-        settings, (public, labelled) = self.settings, self._inputs
-        if settings.features == "box":
-            return self._inputs
-        spec, report = first_extractor(settings, self._task), self._progress
+        public, labelled = self.public, self.labelled.inputs
+        if self._box:
+            return public, labelled
+        spec = first_extractor(self.settings, self.task, public)
         first, second = (
-            plain_features(settings, spec, rows, partial(report, f"features of {name} rows"))
+            plain_features(
+                self.settings, spec, rows, partial(self.progress, f"features of {name} rows")
+            )
             for rows, name in ((public, "public"), (labelled, "labelled"))
         )
         return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
 
     @cached_property
     def plain(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same on their principal axes where these are many, which no view tells apart."""
+        """The features, reduced to their principal axes if there are many.
+
+        No view can tell the difference.
+        """
         public, labelled = self.computed
-        if self.settings.features == "box" or public.shape[1] <= MOST_AXES:
+        if self._box or public.shape[1] <= tuning.MOST_AXES:
             return public, labelled
-        mean, axes = principal_axes(public, MOST_AXES, 0.0)
+        mean, axes = principal_axes(public, tuning.MOST_AXES, 0.0)
         on_axes = [(x - mean) @ axes.astype(np.float64) for x in (public, labelled)]
         return on_axes[0].astype(np.float32), on_axes[1].astype(np.float32)
 
     @cached_property
     def views(self) -> tuple[View, ...]:
-        """Those that fit the rows and the configuration."""
-        settings, public = self.settings, self.plain[0]
-        name, whiten, classes = settings.features, settings.whiten, self._task.num_classes
-        dimensions, rows, box = self.computed[0].shape[1], len(public), self._box
-        if box:
-            sides = tuple((low, high) for low, high in box)
-            return (View(name, 0, dimensions, 0, rows, classes, self._records, sides),)
+        """Views that fit the rows and the configuration."""
+        public, whiten = self.plain[0], self.settings.whiten
+        first = View(
+            features=self.settings.features,
+            whiten=0,
+            dimensions=self.computed[0].shape[1],
+            axes=0,
+            rows=len(public),
+            classes=self.task.num_classes,
+            records=self.goal.expected_records,
+            box=tuple((low, high) for low, high in self._box),
+        )
+        if self._box:
+            return (first,)
         # Columns may be constant, or sums of others
         spread_in = principal_axes(public[:MAX_ROWS], public.shape[1])[1].shape[1]
-        axes = max(1, min(spread_in, int(rows * AXES_BY_ROWS)))
-        counts = sorted({min(count, axes) for count in WHITENED})
-        return tuple(
-            View(name, count, dimensions, axes, rows, classes, self._records)
-            for count in ([whiten] if whiten else [0, *counts])
-        )
+        axes = max(1, min(spread_in, int(len(public) * axes_a_row(first.features))))
+        counts = sorted({min(count, axes) for count in tuning.WHITENED})
+        tried = [whiten] if whiten or first.features == BINS else [0, *counts]
+        return tuple(replace(first, whiten=count, axes=axes) for count in tried)
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Of the labelled rows, int64 [n]."""
-        return self._task.labels.encode("labels", self.labelled.labels)
+        """Labels of the labelled rows, int64 [n]."""
+        return self.task.labels.encode("labels", self.labelled.labels)
 
     def score(self, view: View, mechanism: Mechanism, draws: range, asked: int) -> Score:
         """See ``PublicRows.rehearse``. Deterministic, so that no draw is repeated."""
-        folds = [self._fold(view, mechanism, number, asked) for number in draws]
+        folds = [self._rehearsed(view, mechanism, number, asked) for number in draws]
         answered, scores = np.array(folds).T
         spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
-        return Score(float(answered.mean()), accuracy, spread)
+        return Score(answered=float(answered.mean()), accuracy=accuracy, spread=spread)
 
     def foreign(self, view: View) -> bool:
-        """Whether no shares of the classes explain how PUBLIC rows lie among the test split's;
-        False where that is unknown.
+        """Whether no shares of the classes explain how PUBLIC rows lie among the test split's.
+
+        False if that is unknown.
         """
-        classes = self._task.num_classes
-        _, public, rows = self._seen(view.whiten, RowForm())
-        cells = min(CELLS_A_CLASS * classes, len(public) // ROWS_A_CELL)
-        if self._task.labels.kind != "class" or self.labelled.public or cells <= classes:
+        classes, seen = self.task.num_classes, self._seen(view.whiten, RowForm())
+        cells = min(tuning.CELLS_A_CLASS * classes, len(seen.public) // tuning.CELL_ROWS)
+        if self.task.labels.kind != "class" or self.labelled.public or cells <= classes:
             return False
-        centers = cluster(public, cells, self.settings.seed)
-        cast = np.bincount(nearest_cells(public, centers, 1)[:, 0], minlength=cells)
+        centers = cluster(seen.public, cells, self.settings.seed)
+        cast = np.bincount(nearest_cells(seen.public, centers, 1)[:, 0], minlength=cells)
         votes = np.zeros((cells, classes))
-        np.add.at(votes, (nearest_cells(rows, centers, 1)[:, 0], self.labels), 1)
+        np.add.at(votes, (nearest_cells(seen.labelled, centers, 1)[:, 0], self.labels), 1)
         return compared(votes, 0.0, cast)[1].foreign
 
-    def _fold(
+    def _rehearsed(
         self, view: View, mechanism: Mechanism, number: int, queries: int
     ) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
         if (key := (view, mechanism, number, queries)) in self._scores:
             return self._scores[key]
-        mechanism = mechanism.for_unit(self._unit)
-        mechanism = mechanism.noisier(math.sqrt(self._custodians))  # each adds all of it
-        rng = np.random.default_rng([self.settings.seed, number])
+        mechanism = mechanism.for_unit(self.goal.unit)
+        mechanism = mechanism.noisier(math.sqrt(self.goal.custodians))  # each adds all of it
+        rng, fold = np.random.default_rng([self.settings.seed, number]), number % tuning.FOLDS
         if mechanism.query_form.matrix is None:
-            asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng, queries)
+            asked, labels = self._by_queries(view, mechanism, fold, rng, queries)
         else:
-            asked, labels = self._by_matrices(view, mechanism, number % FOLDS, rng)
-        space, has = self._task.labels, labels != ABSTAINED
+            asked, labels = self._by_matrices(view, mechanism, fold, rng)
+        space, has = self.task.labels, labels != ABSTAINED
         score = space.score(space.decode(labels), self.labelled.labels[asked], has)
         errors = score.get("errors")  # of values
         good = float(errors["r2"] if errors else score["accuracy"] or 0.0)
@@ -187,37 +209,39 @@ class Rehearsal:
     def _by_matrices(
         self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(places of the rows asked about, their labels)."""
-        form, asked = mechanism.query_form, self._folds == fold
-        spec, public, rows = self._seen(view.whiten, form)
-        classes, length = self._task.num_classes, unit_length(spec, rows.shape[1])
-        records, labels = rows[~asked], self.labels[~asked]
-        teacher = RehearsingTeacher(mechanism, records, labels, classes, length, self._records, rng)
-        form, seed = mechanism.query_form, self.settings.seed * 1000 + 1
-        current = Round(number=1, slot=0, queries=None, once=True, form=form, seed=seed)
-        # What these rows tell is told without records, too.
-        known = self._taught(view, form, fold) if self.settings.taught else None
-        answers, _ = ask_matrices(
-            MatrixRound(
-                count=teacher.count,
-                planned=current,
-                extractor=spec,
-                features=public,
-                rows=rows[asked],
-                known=known,
-                folder=self._folder(view, form),
-            )
+        """(which labelled rows are asked about, their labels)."""
+        form, asked = mechanism.query_form, self._asked(fold)
+        seen = self._seen(view.whiten, form)
+        teacher = RehearsingTeacher(
+            mechanism=mechanism,
+            features=seen.labelled[~asked],
+            labels=self.labels[~asked],
+            classes=self.task.num_classes,
+            length=seen.length,
+            records=self.goal.expected_records,
+            rng=rng,
         )
-        return np.flatnonzero(asked), answers.labels
+        seed = self.settings.seed * 1000 + 1
+        current = MatrixRound(
+            count=teacher.count,
+            planned=Round(number=1, slot=0, queries=None, once=True, form=form, seed=seed),
+            extractor=seen.spec,
+            features=seen.public,
+            rows=seen.labelled[asked],
+            known=self._taught(view, form, fold) if self.settings.taught else None,
+            folder=self._folder(view, form),
+        )
+        answers, _ = ask_matrices(current)
+        return asked, answers.labels
 
-    def _taught(self, view: View, form: QueryForm, fold: int) -> LabelledRows | None:
-        """What the public labels of the other folds give alone."""
+    def _taught(self, view: View, form: QueryForm, fold: int) -> Labelled | None:
+        """What the public labels of the other folds give without records."""
         key = view.whiten, form.basis, fold
         if key not in self._alone and self.labelled.public:
-            spec, _, rows = self._seen(view.whiten, form)
-            length, others = unit_length(spec, rows.shape[1]), self._folds != fold
-            known = rows[others], self.labels[others], length, self._task.num_classes
-            self._alone[key] = labelled(*known)
+            seen, others = self._seen(view.whiten, form), ~self._asked(fold)
+            self._alone[key] = labelled(
+                seen.labelled[others], self.labels[others], seen.length, self.task.num_classes
+            )
         return self._alone.get(key)
 
     def _by_queries(
@@ -228,12 +252,12 @@ class Rehearsal:
         rng: np.random.Generator,
         queries: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same where every row is a query of its own."""
-        asked = np.flatnonzero(self._few & (self._folds == fold))
+        """(which labelled rows are asked about, their labels) if each is a query of its own."""
+        asked = self._asked(fold) & (self._order < tuning.MAX_NEIGHBOURS)
         voters = self._voters(view.whiten, mechanism.query_form, fold)
-        keys, noise = [""] * len(asked), StandInNoise(rng)
-        if isinstance(mechanism, IndKnn):
-            return asked, conversations(mechanism, voters, queries, noise)
+        keys, noise = [""] * len(voters.queries), StandInNoise(rng)
+        if mechanism.charging is Charging.PREPAID:
+            return asked, conversations(cast(IndKnn, mechanism), voters, queries, noise)
         *screens, answers = (mechanism.draw(s, voters, keys, noise) for s in mechanism.stages)
         labels = np.array([mechanism.label(value) for value in answers.tolist()], dtype=np.int64)
         for bits in screens:
@@ -241,51 +265,48 @@ class Rehearsal:
         return asked, labels
 
     def _voters(self, whiten: int, form: QueryForm, fold: int) -> ScaledVoters:
-        """The rows of the other folds before those of one."""
+        """The rows of the other folds, as voters on those of one."""
         key = whiten, form.basis, fold
         if key not in self._voting:
-            spec, _, rows = self._seen(whiten, form)
-            asked, others = (
-                self._few & (side) for side in (self._folds == fold, self._folds != fold)
-            )
-            index = ExactIndex(rows[others], np.arange(others.sum()), threads=1)
+            seen, few = self._seen(whiten, form), self._order < tuning.MAX_NEIGHBOURS
+            asked, others = self._asked(fold) & few, ~self._asked(fold) & few
             self._voting[key] = ScaledVoters(
-                index,
+                ExactIndex(seen.labelled[others], np.arange(others.sum()), threads=1),
                 self.labels[others],
-                self._task.num_classes,
-                rows[asked],
-                unit_length(spec, rows.shape[1]),
-                landmarks=spec.landmarks,
-                records=self._records,
+                self.task.num_classes,
+                seen.labelled[asked],
+                seen.length,
+                landmarks=seen.spec.landmarks,
+                records=self.goal.expected_records,
             )
         return self._voting[key]
 
-    def _seen(self, whiten: int, form: QueryForm) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
-        """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
+    def _seen(self, whiten: int, form: QueryForm) -> Seen:
+        """What a round of that form asks with."""
         key = whiten, form.basis
-        if key not in self._known:
-            plain = self.plain
-            start = on_plain(self._task, plain[0], self._box, whiten)
-            spec = extractor_of_round(start, form, lambda _: plain[0])
+        if key not in self._seen_by:
+            plain, labelled = self.plain
+            start = on_plain(self.task, plain, self._box, whiten)
+            spec = extractor_of_round(start, form, lambda _: plain)
             embedder = Embedder(spec)
-            public, rows = (embedder.embed(x)[0] for x in plain)
-            self._known[key] = spec, public, rows
-        return self._known[key]
+            public, rows = (embedder.embed(each)[0] for each in (plain, labelled))
+            self._seen_by[key] = Seen(spec=spec, public=public, labelled=rows)
+        return self._seen_by[key]
 
     def _folder(self, view: View, form: QueryForm) -> Path | None:
-        """Where a round keeps its cells, which do not depend on the noise; sums are not kept."""
+        """The folder of a round's cells, which no noise moves; None for sums."""
         if not isinstance(form, CellsForm):
             return None
         name = f"{view.features}-{view.whiten}-{form.centroids}"
-        folder = self._scratch / name.replace("/", "_")
+        folder = self.scratch / name.replace("/", "_")
         folder.mkdir(exist_ok=True)
         return folder
 
 
-def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Labelled | None:
-    """Labelled public rows, at most ``most``; those of the test split where they are too few.
+def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> LabelledRows | None:
+    """Labelled public rows, at most ``most``; those of the test split if they are too few.
 
-    None where both have fewer than ``least``.
+    None if both have fewer than ``least``.
     """
     test = (
         "rows of the test split, whose labels chose the method: accuracy on this split is slightly "
@@ -299,8 +320,12 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
             rows = np.flatnonzero(has_truth(labels))
             if len(rows) >= least:
                 rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
-                own = inputs is public.inputs
-                return Labelled(inputs[rows], labels[rows], f"{len(rows)} {text}", own)
+                return LabelledRows(
+                    inputs=inputs[rows],
+                    labels=labels[rows],
+                    source=f"{len(rows)} {text}",
+                    public=inputs is public.inputs,
+                )
     return None
 
 

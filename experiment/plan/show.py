@@ -16,11 +16,15 @@ from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData
 from ...wall.guarantee import for_unit, protected
 from ...wall.progress import Progress, no_progress
-from .planner import Choice, Optimum
+from .planner import Choice, Optimum, Reason
 
 WEAK = 10.0  # epsilon above which a guarantee means little
 TABLE_WIDTH = 112  # columns of characters
 SHOWN = 12  # choices in a table
+SAFER = {  # why a kind is chosen that is not the best by its forecast
+    Reason.FOREIGN: "public rows differ from these, so {} is chosen: its classifier needs none",
+    Reason.GUESSED: "{} is within the error, and gains most if there are more records than guessed",
+}
 
 
 def price_line(plan: Plan) -> str:
@@ -47,7 +51,7 @@ def weak(epsilon: float) -> str | None:
 def tell_columns(data: DataConfig, needed: bool, console: Console) -> None:
     """Say how the PUBLIC rows are read, column by column.
 
-    Raises MissingData where rows are missing that are ``needed``: a price needs none.
+    Raises MissingData if rows are missing that are ``needed``: a price needs none.
     """
     with suppress(*() if needed else (MissingData,)):
         for line in facts(data):
@@ -148,7 +152,7 @@ def describe_candidates(optimum: Optimum[Any]) -> dict[str, Any]:
     return {
         "candidates": [_entry(choice) for choice in optimum.tried],
         "reason": sentence(optimum),
-        "source": optimum.source,
+        "source": _source(optimum),
     }
 
 
@@ -225,4 +229,11 @@ def sentence(optimum: Optimum[Any]) -> str:
 
 def reason(optimum: Optimum[Any]) -> str:
     """What was chosen, why, and from what rows."""
-    return f"{sentence(optimum)} From {optimum.source}; no private record was read."
+    return f"{sentence(optimum)} From {_source(optimum)}; no private record was read."
+
+
+def _source(optimum: Optimum[Any]) -> str:
+    """The rows of the forecasts and, if another choice is the best by them, why it is not taken."""
+    if optimum.reason is Reason.BEST:
+        return optimum.source
+    return f"{optimum.source} ({SAFER[optimum.reason].format(optimum.chosen.mechanism.kind)})"

@@ -23,9 +23,8 @@ from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.kernels import Similar
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Receipt
+from .tuning import GROUPS, MIN_VARIANCE
 
-GROUPS = 8  # parts of the rows that stand for records, between which sums vary
-MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 MOST_COPIED = 10_000  # records of individual budgets that are counted one by one
 MOST_FACTOR = 100.0  # more records are rehearsed as so many times these
 MIN_SIGMA = 1e-3  # of a label
@@ -66,7 +65,7 @@ class ScaledVoters(Voters):
     """PUBLIC rows that vote in place of ``records`` many records.
 
     A query's votes are those of the part of the rows nearest to it that would vote among the
-    records. k votes for classes of shares p vary by k p; by k^2 p / r where r rows stand for them.
+    records. k votes for classes of shares p vary by k p; by k^2 p / r if r rows stand for them.
     ``known``: what was counted already, since candidates share it; ``noise``: of sums.
     """
 
@@ -132,7 +131,7 @@ class ScaledVoters(Voters):
         return np.rint(votes).astype(np.int64)
 
     def _total(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
-        """Of the rows, multiplied up. Parts of these say how much their sum varies."""
+        """Counts of the rows, multiplied up. Parts of these say how much their sum varies."""
         parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
         features, factor = self.index.features, self.records / len(self.labels)
         sums = np.stack(

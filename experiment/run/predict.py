@@ -11,7 +11,13 @@ import torch
 
 from ...student.asking.ask import ask
 from ...student.asking.asking_round import AskingRound
-from ...student.asking.features import PublicFeatures, extractor_of_round, first_extractor, whitened
+from ...student.asking.features import (
+    BINS,
+    PublicFeatures,
+    extractor_of_round,
+    first_extractor,
+    whitened,
+)
 from ...student.asking.public_rows import PublicRows
 from ...student.settings import PublicSide
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
@@ -66,7 +72,7 @@ def predict(
     torch.set_num_threads(settings.threads)
     task, form = describe(side.data), schedule.mechanism_of(1).query_form
     asked = _rows(queries, task)
-    learns = settings.whiten or form.matrix or form.basis
+    learns = settings.whiten or settings.features == BINS or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
     rows = {"public": public.inputs if public else asked, "asked": asked}
     features = PublicFeatures(settings, rows, console.progress)
@@ -77,7 +83,7 @@ def predict(
         teacher.export(folder.ledger)
         plan = folder.plan()
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        first = first_extractor(settings, task)
+        first = first_extractor(settings, task, public.inputs if public else None)
         if form.matrix is None or public is None:
             start = whitened(first, settings.whiten, features.plain)
             extractor = extractor_of_round(start, form, features.plain)

@@ -30,7 +30,7 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
         console.say(warning)
     for line in _untested(public, task.labels):
         console.say(line)
-    extractor = first_extractor(settings, task)
+    extractor = first_extractor(settings, task, public.inputs)
     check_student(settings.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
     learned = public.labels if settings.taught else None

@@ -18,7 +18,7 @@ from ...wall.console import Console
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.questions import MatrixForm
 from ..config.config import Config
-from ..config.own import SCORE
+from ..config.tuning import SCORE
 from .teachers import budget_of, keys_of
 
 
@@ -53,7 +53,9 @@ def served(config: Config, plan: Plan) -> Config:
         raise LedgerMismatch("the service has several mechanisms. Ask for its configuration.")
     releases, evaluate = slots[0].releases, EvaluateConfig()
     if score is not None:
-        evaluate = EvaluateConfig(SCORE, slots[-1].releases[0].cap > 1, score.require("sigma"))
+        evaluate = EvaluateConfig(
+            share=SCORE, choose=slots[-1].releases[0].cap > 1, sigma=score.require("sigma")
+        )
     if mechanism.once_a_round:
         count = releases[0].cap // mechanism.charges_a_round
         config = replace(config, rounds=[RoundConfig()] * count)
@@ -62,8 +64,13 @@ def served(config: Config, plan: Plan) -> Config:
         caps, rounds = split_rounds(config, mechanism, releases[0].cap, releases[-1].cap)
     return replace(
         config,
-        budget=BudgetConfig(plan.epsilon, plan.delta, plan.periods, _reserve(plan)),
-        privacy=PrivacyConfig(plan.unit),
+        budget=BudgetConfig(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            periods=plan.periods,
+            reserve=_reserve(plan),
+        ),
+        privacy=PrivacyConfig(unit=plan.unit),
         mechanism=mechanism,
         caps=caps,
         rounds=rounds,
@@ -93,4 +100,4 @@ def split_rounds(
         return CapsConfig(), rounds
     prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
     rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
-    return CapsConfig(asked, None if prepaid else answered), rounds
+    return CapsConfig(asked=asked, answered=None if prepaid else answered), rounds

@@ -11,9 +11,10 @@ from ...wall.matrices import COUNT, SENSITIVITY, Weights
 from ...wall.messages import ExtractorSpec
 from ...wall.questions import Round, SumsForm
 from ..linear.measure import carried_axes
-from ..linear.tuning import AXES_BY_ROWS, MANY_STEPS
+from ..linear.tuning import MANY_STEPS
 from .asking_features import AskingFeatures, features_as_asked
 from .asking_round import AskingRound
+from .features import axes_a_row
 from .matrix_round import Count
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
@@ -69,6 +70,8 @@ def axes_by_count(
     if abs(records - guess) < noise or guess / OFF < records < guess * OFF:
         return None
     strength = records * math.sqrt(form.steps) / (form.deviation * classes)
-    most = max(1, min(int(len(plain) * AXES_BY_ROWS), plain.shape[1]))
+    most = max(1, min(int(len(plain) * axes_a_row(extractor.backbone)), plain.shape[1]))
     carried = carried_axes(strength, classes, most)
+    if (carried > kept) != (records > guess):  # fewer records never carry more axes
+        return None
     return None if kept / SIMILAR < carried < kept * SIMILAR else carried

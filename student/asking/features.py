@@ -26,9 +26,13 @@ from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ...wall.questions import QueryForm
+from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
 from ..settings import STAGES, TIMM, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
+BINS, ALL_BINS = "bins", 1024  # the same
+MOST_BINS, QUANTILES = (64, 32, 16, 8), 16  # bins of a column
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 KEPT = 8  # two kinds of rows by two networks, and the axes of both
 STORED = 16  # of them in the user's cache
 
@@ -126,22 +130,29 @@ MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is bel
 Plain = Callable[[ExtractorSpec], np.ndarray]
 
 
-def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
+def first_extractor(
+    first: FirstFeatures, task: Task, rows: np.ndarray | None = None
+) -> ExtractorSpec:
     """The features of the first round, before they are whitened.
 
+    ``rows``: PUBLIC ones, float32 [n, d], which bins are cut by; other features need none.
     Raises InvalidInput if they do not fit the inputs, MissingData if weights are missing.
     """
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
         name = "hog" if images else "raw"
-    if (name in ("raw", "box", FOURIER)) == images:
+    if (name in ("raw", "box", FOURIER, BINS)) == images:
         networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, raw, box or fourier for feature vectors"
+        rule = f"hog, {networks} for images, raw, box, fourier or bins for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
         return box_extractor(first.box, task)
     if name == FOURIER:
         return _fourier_extractor(task)
+    if name == BINS:
+        if rows is None:
+            raise InvalidInput("features", "not bins where no public rows are read", name)
+        return _bins_extractor(task, rows)
     if name in ("efficientnet_lite0", STAGES):
         from ...wall.networks import efficientnet_lite0  # torch
 
@@ -162,15 +173,65 @@ def _fourier_extractor(task: Task) -> ExtractorSpec:
     """
     (dimensions,), rng = task.input_shape, np.random.default_rng(0)
     weight = rng.normal(0, 2 / math.sqrt(2 * dimensions), (FOURIER_FEATURES, dimensions))
-    tensors = {
-        "trunk.weight": weight,
-        "trunk.bias": rng.uniform(0, 2 * math.pi, FOURIER_FEATURES),
-        "head.weight": np.zeros((task.num_classes, FOURIER_FEATURES)),
-        "head.bias": np.zeros(task.num_classes),
-    }
-    content = safetensors.numpy.save({k: v.astype(np.float32) for k, v in tensors.items()})
+    bias = rng.uniform(0, 2 * math.pi, FOURIER_FEATURES)
+    trunk = {"trunk.weight": weight, "trunk.bias": bias}
+    content = _network(trunk, FOURIER_FEATURES, task.num_classes)
     scale = RAW_UNIT * math.sqrt(FOURIER_FEATURES)
     return ExtractorSpec(FOURIER, task.input_shape, task.num_classes, content, scale=scale)
+
+
+def _bins_extractor(task: Task, rows: np.ndarray) -> ExtractorSpec:
+    """Vectors beside bins of their entries, which are cut by PUBLIC rows, float32 [n, d].
+
+    All bins of a column together have the variance that it has: 1.
+    """
+    (columns,), finite = task.input_shape, rows[np.isfinite(rows).all(axis=1)]
+    cuts = [_cuts(finite, most) for most in MOST_BINS]
+    edges = next((each for each in cuts if sum(len(e) + 1 for e in each) <= ALL_BINS), [])
+    weight = np.zeros((ALL_BINS, columns), dtype=np.float32)
+    lower, upper, height = np.zeros((3, ALL_BINS), dtype=np.float32)
+    first = 0
+    for column, own in enumerate(edges):
+        if not len(own):
+            continue
+        bins = slice(first, first + len(own) + 1)
+        place = own.searchsorted(finite[:, column], "right")
+        shares = np.bincount(place, minlength=len(own) + 1) / len(finite)
+        weight[bins, column] = 1.0
+        lower[bins], upper[bins] = [-LARGEST_FLOAT, *own], [*own, LARGEST_FLOAT]
+        height[bins] = 1 / math.sqrt(1 - float((shares**2).sum()))
+        first = bins.stop
+    tensors = {"weight": weight, "lower": lower, "upper": upper, "height": height}
+    width = columns + ALL_BINS
+    content = _network({f"trunk.{name}": v for name, v in tensors.items()}, width, task.num_classes)
+    scale = RAW_UNIT * math.sqrt(width)
+    return ExtractorSpec(BINS, task.input_shape, task.num_classes, content, scale=scale)
+
+
+def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:
+    """Edges between the bins of each column of PUBLIC rows, float32: one bin for each of at most
+    ``most`` values, quantiles of more; none for two values, which say all themselves.
+    """
+    cuts = []
+    for entries in rows.T:
+        values = np.unique(entries)
+        edges = (values[1:] + values[:-1]) / 2 if len(values) > 2 else values[:0]
+        if len(values) > most:
+            parts = min(QUANTILES, most)
+            edges = np.unique(np.quantile(entries, np.arange(1, parts) / parts))
+        cuts.append(edges.astype(np.float32))
+    return cuts
+
+
+def _network(trunk: dict[str, np.ndarray], width: int, classes: int) -> bytes:
+    """The file of a network by name, whose last layer is not used."""
+    head = {"head.weight": np.zeros((classes, width)), "head.bias": np.zeros(classes)}
+    return safetensors.numpy.save({k: v.astype(np.float32) for k, v in {**trunk, **head}.items()})
+
+
+def axes_a_row(features: str) -> float:
+    """Axes for each public row that a linear classifier looks at, at most."""
+    return CURVED_AXES_BY_ROWS if features in (FOURIER, BINS) else AXES_BY_ROWS
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:

@@ -18,7 +18,12 @@ from scipy.special import log_softmax, softmax
 
 from .moments import Moment, minimised
 from .shares import TINY, Misfit, Shares, log
-from .tuning import FITS_OF_SHARES, PRIOR_BY_GRADIENTS, ForeignByGradients
+from .tuning import (
+    EVIDENCE_OF_SHIFT,
+    FITS_OF_SHARES,
+    PRIOR_BY_GRADIENTS,
+    ForeignByGradients,
+)
 
 LIMITS = ForeignByGradients()
 
@@ -37,7 +42,7 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     best, precisions = shift.fitted(unshifted)
     misfit = misfit_of_gradients(shift, unshifted, best, precisions)
     foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
-    if foreign or not misfit.tells_of_a_shift:
+    if foreign or not misfit.tells_of_a_shift or not shift.seen_in_totals(unshifted):
         public = softmax(logits, axis=1).mean(axis=0)
         private = softmax(log(public))
         return np.zeros(classes), Shares(private=private, public=public, foreign=foreign)
@@ -78,6 +83,20 @@ class _Shift:
         """Squared distance of the weighted rows' gradients from the records', in variances."""
         pairs, weights = zip(self.moments, precisions, strict=True), self.as_records(point)
         return torch.stack([moment.missed(weights, precision) for moment, precision in pairs]).sum()
+
+    def seen_in_totals(self, unshifted: np.ndarray) -> bool:
+        """Whether the residuals' sums over all rows, the last row of each gradient, differ.
+
+        A linear model that is not quite right misses single entries, and a shift of the shares
+        may explain those by chance. But its probabilities add up to the records' shares on rows
+        that are alike.
+        """
+        precisions = self.precisions(unshifted)
+        for precision in precisions:
+            precision[:-1] = 0.0
+        parameters = 2 * (unshifted.shape[1] - 1)
+        missed = float(self.misfit(torch.tensor(unshifted), precisions))
+        return missed / parameters > EVIDENCE_OF_SHIFT
 
     def fitted(self, start: np.ndarray) -> tuple[np.ndarray, list[torch.Tensor]]:
         """The most probable point near ``start``, and precisions that follow from it."""

@@ -1,4 +1,4 @@
-"""What a plan costs: every valid certificate of its caps, the smallest of them, and why.
+"""The cost of a plan: every valid certificate of its caps, the smallest of them, and why.
 
 A plan is an explicit list of releases with caps, fixed before the first. Purchases may be adaptive,
 interleaved or stopped early: they stay below the caps at every order at once, so the total of the
@@ -203,7 +203,7 @@ def _named(release: Release) -> str:
 
 
 def _price(release: Release, name: str, best: Certificate) -> str:
-    """What one release is priced as, by the certificate that counts."""
+    """The price of one release, by the certificate that counts."""
     pure, pair = pure_epsilon(release), gaussian_pair(release)
     if pure is not None and (best.order is None or name == "pure_added"):
         return f"pure: at most {float(pure):.6g}"

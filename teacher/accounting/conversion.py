@@ -1,4 +1,4 @@
-"""From Renyi DP at a grid of orders to (epsilon, delta)-DP; rounding up for printing."""
+"""Conversion of Renyi DP at a grid of orders to (epsilon, delta)-DP; rounding up for printing."""
 
 import math
 from decimal import ROUND_CEILING, Decimal

@@ -1,4 +1,4 @@
-"""What may be released from a data set: a list of releases with caps, fixed before the first."""
+"""A plan, all that may be released from a data set: capped releases, fixed before the first."""
 
 import math
 import sys

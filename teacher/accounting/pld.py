@@ -90,7 +90,7 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
 
 
 def closed_epsilon(releases: Sequence[Release], delta: float) -> float | None:
-    """By the closed formula; None where a release has no unsampled Gaussian pair."""
+    """The epsilon of the closed formula; None if a release has no unsampled Gaussian pair."""
     pairs = [pair for pair in map(gaussian_pair, releases) if pair is not None and pair.gamma == 1]
     if not pairs or len(pairs) < len(releases):
         return None
@@ -226,7 +226,7 @@ def _cells(pair: GaussianPair) -> Losses:
 
 
 def _position(losses: np.ndarray, mu: float, gamma: float) -> np.ndarray:
-    """Where the loss of the pair takes each of ``losses``, all above log(1 - gamma)."""
+    """Places at which the loss of the pair takes ``losses``, all above log(1 - gamma)."""
     near = np.log1p(np.expm1(np.maximum(losses, -0.5)) / gamma)
     with np.errstate(divide="ignore"):
         far = np.log(-np.expm1(np.log1p(-gamma) - losses)) + losses - math.log(gamma)

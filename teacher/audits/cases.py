@@ -1,4 +1,4 @@
-"""The statistical audit of every kind of mechanism: where it may leak most, and probes.
+"""The statistical audit of every kind of mechanism: cases in which it may leak most, and probes.
 
 A practical configuration loses too little in one query for any affordable number of trials. A probe
 is the same code with so little noise that faults show in seconds.
@@ -38,7 +38,7 @@ ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
     "private_radius": (draws.votes, _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF)),
     "ind_knn": (conversations.conversations, conversations.probes),
     "reverse_knn": (draws.cells, _cells),
-    **dict.fromkeys(draws.SCORES, (draws.cells, _with(sigma=2.0))),
+    **dict.fromkeys(draws.SCORES, (draws.scores, _with(sigma=2.0))),
     "private_linear": _linear,
     "naive_knn": (draws.votes, _with(k=2, sigma_vote=2.0)),
     "lnmax": (draws.votes, _with(teachers=2, scale=2.0)),
@@ -48,7 +48,7 @@ ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
         _with(teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0),
     ),
     "radius": (draws.batches, _with(epsilon=2.0)),
-    "batch_knn": (draws.batches, _with(epsilon=2.0, k=1, records=12)),
+    "batch_knn": (draws.batches_of_near, _with(epsilon=2.0, k=1, records=12)),
     "private_knn_attributes": (draws.attributes, _with(tau=1, sigma_vote=1.5, k=1, **HALF)),
     "gnmax_attributes": (draws.attributes, _with(tau=1, sigma_vote=1.5, teachers=2)),
     "private_linear_attributes": _linear,
@@ -59,7 +59,7 @@ ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
 
 
 def cases(mechanism: Mechanism, unit: Unit = "row") -> list[Case]:
-    """Where each of its releases may leak most."""
+    """Cases in which each of a mechanism's releases may leak most."""
     return ATTACKS[mechanism.kind][0](mechanism, unit)
 
 

@@ -17,8 +17,9 @@ gradients that are not clipped.
 
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
-from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
+from ..mechanisms.sums import SUM, Histogram, LinearSums, ReverseKnn, Score
 from ..mechanisms.values import MEAN, RANGE, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
@@ -83,7 +84,7 @@ def pairs(mechanism: Screened, noise: float, swap: bool) -> list[Pair]:
 
 
 def _full(k: int, gamma: float) -> int:
-    """So many records that a sample has k of them almost surely."""
+    """Number of records of which a sample has k almost surely."""
     return k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
 
 
@@ -160,17 +161,22 @@ def values(mechanism: Regression, unit: Unit) -> list[Case]:
     ]
 
 
-def batches(mechanism: BatchMechanism, unit: Unit) -> list[Case]:
+def batches_of_near(mechanism: BatchKnn, unit: Unit) -> list[Case]:
+    """``batches`` with the record a little off, so that the radii depend on it.
+
+    A radius is short below the record's distance, or in a grid below a step.
+    """
+    return batches(mechanism, unit, DISTANCE, 100 if mechanism.conversion == "grid" else DISTANCE)
+
+
+def batches(mechanism: BatchMechanism, unit: Unit, distance: int = 0, short: int = 0) -> list[Case]:
     """One batch of each size in BATCH_SIZES: nobody against a single record.
 
     All queries stand at one point, so they form a clique and the record lies in every ball: it
-    moves every answer, which tests the composition over the clique; a batch of one query shows the
-    scale of the noise best. For k-NN the record stands a little off, so that the radii depend on
-    it. The statistic is the number of answers of the record's class and that of short radii.
+    moves every answer, which tests the composition over the clique. A batch of one query shows the
+    scale of the noise best. The statistic is the number of answers of the record's class, and that
+    of radii below ``short``. ``distance``: of the record from the queries.
     """
-    distance, short = 0, 0
-    if isinstance(mechanism, BatchKnn):  # a radius is short below the record's distance, or a step
-        distance, short = DISTANCE, 100 if mechanism.conversion == "grid" else DISTANCE
 
     def side(pair: Pair, added: bool) -> Voters:
         features = np.array([[distance, 0]] * added, dtype=np.int8).reshape(-1, 2)
@@ -190,13 +196,29 @@ def batches(mechanism: BatchMechanism, unit: Unit) -> list[Case]:
     ]
 
 
-def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
-    """One histogram, of nobody and of one record, which adds the same whatever the others are."""
+def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
+    """Votes in cells: the first cells, which are nearest to the record at 0, have its votes."""
+    centers = range(mechanism.neighbours + 1)
+    adds = methodcaller("cell_votes", mechanism.neighbours, mechanism.grid)
+    return _histogram(mechanism, unit, centers, adds)
+
+
+def scores(mechanism: Score, unit: Unit) -> list[Case]:
+    """Right and wrong predictions: the record at 0 is nearest to the last class, which it has."""
+    centers = range(RECORD[mechanism.label_space][0])[::-1]
+    adds = methodcaller("right_votes", mechanism.label_space, mechanism.grid)
+    return _histogram(mechanism, unit, centers, adds)
+
+
+def _histogram(
+    mechanism: Histogram, unit: Unit, at: range, adds: Callable[[Voters], np.ndarray]
+) -> list[Case]:
+    """One histogram, of nobody and of one record, which adds the same whatever the others are.
+
+    ``at``: the cells' places; ``adds``: the counts of a data set.
+    """
     (stage,), (outputs, label) = mechanism.stages, RECORD[mechanism.label_space]
-    # the record is at 0: the first cells have its votes, or the last class's if it is right there
-    score = isinstance(mechanism, Score)
-    count = outputs if isinstance(mechanism, Score) else mechanism.neighbours + 1
-    centers = np.minimum(np.arange(count), 63).astype(np.int8)[None, :: -1 if score else 1, None]
+    centers = np.minimum(at, 63).astype(np.int8)[None, :, None]
 
     def side(pair: Pair, added: bool) -> Voters:
         ids = np.arange(int(added))
@@ -204,11 +226,7 @@ def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
         voters = Voters(index, np.full(len(ids), label), outputs, centers)
         return of_unit(voters, unit, alike=True)
 
-    record, grid = side(EMPTY, True), mechanism.grid
-    if isinstance(mechanism, Score):
-        (vector,) = record.right_votes(mechanism.label_space, grid)
-    else:
-        (vector,) = record.cell_votes(mechanism.neighbours, grid)
+    (vector,) = adds(side(EMPTY, True))
 
     def codes(counts: np.ndarray, pair: Pair) -> np.ndarray:
         return sum_codes(counts @ vector, mechanism.noise * float(np.linalg.norm(vector)))
@@ -263,9 +281,9 @@ def records(mechanism: LinearSums, added: bool) -> Voters:
 
 
 def of_record(mechanism: LinearSums) -> np.ndarray:
-    """What the record adds: int64 [(d + 1) * c + 1], about SENSITIVITY long, no entry 0."""
-    how = mechanism.clip, mechanism.label_space, mechanism.gain or 1
-    vector: np.ndarray = records(mechanism, True).gradients(*how)[0]
+    """A record's vector: int64 [(d + 1) * c + 1], about SENSITIVITY long, no entry 0."""
+    space, gain = mechanism.label_space, mechanism.gain or 1
+    vector: np.ndarray = records(mechanism, True).gradients(mechanism.clip, space, gain)[0]
     return vector
 
 

@@ -174,7 +174,7 @@ class Event:
     promised: float = -math.inf
 
     def scores(self, codes: np.ndarray) -> np.ndarray:
-        """Of trials, codes int64 [n, queries]: float64 [n]."""
+        """Scores of trials, float64 [n], by their codes, int64 [n, queries]."""
         seen = self.log_ratio[np.minimum(codes, len(self.log_ratio) - 1)]
         scores: np.ndarray = self.sign * np.round(seen.sum(axis=1), 9)
         return scores

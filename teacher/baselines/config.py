@@ -1,7 +1,8 @@
 """Settings of the baselines. Does not import torch."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -11,10 +12,20 @@ from ..mechanisms.fields import check, count, describe, param
 
 @dataclass(frozen=True)
 class Baseline:
-    """Base of all baselines."""
+    """Base of all baselines. ``images``: whether it trains on images, and not on features."""
+
+    images: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check(self, "baseline")
+
+    def for_records(self, records: int, batches: int) -> Self:
+        """Settings for a public guess of the records, in so many batches if it takes any."""
+        return self
+
+    def at_rates(self, factors: Sequence[float]) -> list[Self]:
+        """Settings with other learning rates; none if it has no learning rate."""
+        return []
 
 
 CLIP, RATE = "bound on a record's gradient (L2)", "of plain SGD with momentum 0.9, per step"
@@ -38,12 +49,21 @@ class GradientDescent(Baseline):
         if self.batch_size > self.expected_records:
             raise InvalidInput("baseline.batch_size", "from 1 to expected_records", self.batch_size)
 
+    def for_records(self, records: int, batches: int) -> Self:
+        size = max(1, records // batches)
+        return replace(self, batch_size=size, expected_records=records)
+
+    def at_rates(self, factors: Sequence[float]) -> list[Self]:
+        return [replace(self, learning_rate=factor * self.learning_rate) for factor in factors]
+
 
 @dataclass(frozen=True)
 class NoisySgd(GradientDescent):
     """NoisySGD on the private images, end to end (Abadi et al. 2016), Poisson sampled batches."""
 
     kind: Literal["noisy_sgd"] = "noisy_sgd"
+
+    images = True
 
 
 @dataclass(frozen=True)

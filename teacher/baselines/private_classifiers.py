@@ -83,9 +83,7 @@ def fit_privately(
     LabelwallError where it would read a bound from the records.
     """
     library = require_diffprivlib()
-    prepare = _unit_rows if isinstance(config, DpLogisticRegression) else np.asarray
-    estimator, settings = _estimator(config, library, num_classes)
-    count = config.trees if isinstance(config, DpForest) else 1
+    estimator, settings, prepare, count = _recipe(config, library.models, num_classes)
     models = []
     with _strict(library), _fresh_numpy_state():
         for rows, row_labels in _parts(count, prepare(inputs), labels):
@@ -94,23 +92,33 @@ def fit_privately(
             models.append(model.fit(*with_every_class(rows, row_labels, num_classes)))
     # The trees have disjoint records, so their epsilons do not add up.
     spent = max(float(model.accountant.total()[0]) for model in models)
-    return PrivateClassifier(tuple(models), prepare, num_classes, spent, CLAIMS[config.kind])
+    return PrivateClassifier(
+        models=tuple(models),
+        prepare=prepare,
+        num_classes=num_classes,
+        epsilon=spent,
+        claim=CLAIMS[config.kind],
+    )
 
 
-def _estimator(
-    config: PrivateClassification, library: ModuleType, num_classes: int
-) -> tuple[Any, dict[str, Any]]:
-    """diffprivlib's class, and its settings: without random_state its noise is the system's."""
-    models = library.models
-    if isinstance(config, DpNaiveBayes):
-        return models.GaussianNB, {"bounds": BOUNDS}
-    if isinstance(config, DpForest):
-        classes = list(range(num_classes))
-        known = {"max_depth": config.depth, "bounds": BOUNDS, "classes": classes}
-        return models.DecisionTreeClassifier, known
-    exact = {"tol": 1e-10, "max_iter": 10_000}
-    linear = {"data_norm": 1.0, "C": 1 / config.penalty, "fit_intercept": False}
-    return models.LogisticRegression, linear | exact
+def _recipe(
+    config: PrivateClassification, models: ModuleType, num_classes: int
+) -> tuple[Any, dict[str, Any], Callable[[np.ndarray], np.ndarray], int]:
+    """(diffprivlib's class, its settings, what prepares rows, number of models).
+
+    Without random_state its noise is the system's.
+    """
+    match config:
+        case DpNaiveBayes():
+            return models.GaussianNB, {"bounds": BOUNDS}, np.asarray, 1
+        case DpForest():
+            classes = list(range(num_classes))
+            tree = {"max_depth": config.depth, "bounds": BOUNDS, "classes": classes}
+            return models.DecisionTreeClassifier, tree, np.asarray, config.trees
+        case DpLogisticRegression():
+            linear = {"data_norm": 1.0, "C": 1 / config.penalty, "fit_intercept": False}
+            exact = linear | {"tol": 1e-10, "max_iter": 10_000}
+            return models.LogisticRegression, exact, _unit_rows, 1
 
 
 def _parts(

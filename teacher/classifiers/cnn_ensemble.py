@@ -90,7 +90,7 @@ class CnnEnsemble:
 def _jobs(
     records: Records, num_classes: int, teachers: int, key: bytes
 ) -> Iterator[tuple[str, Job]]:
-    """By shard, its rows in the order of their ids. A file's name is a digest of all inputs."""
+    """Jobs by shard, with rows in the order of their ids; a file's name digests all inputs."""
     digests = row_digests(records)
     shard = shard_numbers(records.owners, key, teachers)
     order = np.argsort(records.ids, kind="stable")

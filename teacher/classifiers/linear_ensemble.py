@@ -47,7 +47,7 @@ class Ensemble:
         return counts
 
     def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """What each classifier in turn says is present: int64 [n_queries, n_classes] of 0 and 1."""
+        """Attributes that each classifier finds: int64 [n_queries, n_classes] of 0 and 1."""
         rows = _scaled(queries)
         return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
 
@@ -126,7 +126,7 @@ def train_by_shard(
     teachers: int,
     progress: TaskProgress,
 ) -> Ensemble:
-    """As ``train_ensemble``, of (features, labels) by shard: one shard is in memory at a time.
+    """Train as ``train_ensemble`` does, by (features, labels) of one shard at a time.
 
     Its rows ascend by id: the order of storage must not affect the last bits.
     """

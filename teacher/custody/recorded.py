@@ -29,8 +29,13 @@ def plan_beside(schedule: Schedule, known: Plan) -> Plan:
     """The schedule's plan, with those numbers, or the method, of a ledger's that are left open."""
     if schedule.open:
         budget = schedule.budget
-        slots = known.slots if known.periods == budget.periods else ()
-        return Plan(budget.epsilon, budget.delta, slots, schedule.privacy.unit, budget.periods)
+        return Plan(
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            slots=known.slots if known.periods == budget.periods else (),
+            unit=schedule.privacy.unit,
+            periods=budget.periods,
+        )
     return solved(recorded(schedule, known)).plan()
 
 

@@ -134,7 +134,13 @@ class Schedule:
         budget = self.budget
         periods = zip(*(entry.periods() for entry in self.priced()), strict=True)
         slots = tuple(slot for period in periods for slot in period)
-        return Plan(budget.epsilon, budget.delta, slots, self.privacy.unit, budget.periods)
+        return Plan(
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            slots=slots,
+            unit=self.privacy.unit,
+            periods=budget.periods,
+        )
 
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
@@ -151,7 +157,7 @@ class Schedule:
             asked = (self.mechanism_of(number + 1) for number in range(len(self.rounds)))
             models = sum(2 if mechanism.leaves_classifier else 1 for mechanism in asked)
         rest = [replace(entry, share=entry.share * (1 - share)) for entry in priced]
-        return [*rest, Priced(score, models, models, share)]
+        return [*rest, Priced(mechanism=score, asked=models, answered=models, share=share)]
 
     def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:
         own = rounds[0].mechanism
@@ -166,7 +172,8 @@ class Schedule:
             rule = f"left out with {mechanism.kind}, which answers every query"
             raise InvalidInput("caps.answered", rule, caps.answered)
         share = len(rounds) / len(self.rounds)
-        return Priced(mechanism, asked, min(asked, answered), share)
+        answered = min(asked, answered)
+        return Priced(mechanism=mechanism, asked=asked, answered=answered, share=share)
 
     def asked_rounds(self, seed: int) -> list[Round]:
         """The rounds of all periods as the public side asks them.

@@ -167,7 +167,7 @@ class Anchor:
         return False
 
     def _read(self, connection: sa.Connection) -> Entry | None:
-        """What it stores durably, None for an empty table. Raises LedgerMismatch."""
+        """The state that it stores durably, None for an empty table. Raises LedgerMismatch."""
         row = connection.execute(sa.select(table)).one_or_none()
         if row is None:
             return None
@@ -241,7 +241,7 @@ class StoredLedger:
 
     @contextmanager
     def with_next_write(self, work: Callable[[sa.Connection], None]) -> Iterator[None]:
-        """Within, the first transaction that writes runs ``work`` at its end.
+        """The first transaction that writes in this context runs ``work`` at its end.
 
         Both are stored or neither: what ``work`` raises undoes the transaction.
         """

@@ -78,7 +78,7 @@ class IndividualBudgets:
     since_snapshot: dict[int, int] = field(default_factory=dict)
 
     def remaining(self, slot: int, serials: np.ndarray) -> np.ndarray:
-        """What records may still pay: int64 [m] units, never negative. Open reservations are spent.
+        """Units that records may still pay: int64 [m], never negative. Open reservations are spent.
 
         Raises LedgerMismatch where one of ``serials`` (int64 [m]) is not enrolled.
         """

@@ -134,8 +134,9 @@ class Ledger(StoredLedger):
             pass
 
     def use_extractor(self, fields: dict[str, object]) -> None:
-        """The public extractor of what this object charges or refuses from now on: a transaction
-        that does so names it first, where another was named last.
+        """Set the public extractor of what this object charges or refuses from now on.
+
+        A transaction that does so names it first, if another was named last.
         """
         text = canonical_json(fields)
         self._extractor = hashlib.sha256(text).hexdigest(), text.decode()
@@ -200,15 +201,17 @@ class Ledger(StoredLedger):
                     connection, "charge", {"slot": slot, "release": release, "count": 1}
                 )
             token = secrets.token_bytes(TOKEN_BYTES)
-            bound = serials, upper_bound(granted, remaining)
-            self._append_private(connection, payment_row(HOLD, slot, 0, token, *bound))
+            bound = upper_bound(granted, remaining)
+            self._append_private(connection, payment_row(HOLD, slot, 0, token, serials, bound))
         return Reservation(seq, granted, count, serials, remaining, token)
 
     def record_prepaid(
         self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
     ) -> tuple[str, ...]:
-        """Store a batch's results, replace its reservation by the exact ``payments`` (int64
-        [n_records] units, in the order of its serials) in the same transaction, and commit.
+        """Store a batch's results and its exact ``payments`` in one transaction, and commit.
+
+        ``payments``: int64 [n_records] units, in the order of the reservation's serials, which they
+        replace.
 
         Returns the identities whose results were stored. A query that another process has answered
         since it was granted keeps that answer; what was drawn for it here is paid and never sent.
@@ -221,8 +224,8 @@ class Ledger(StoredLedger):
                 self._name_extractor(connection)
                 stored = {identity: results[identity] for identity in unanswered}
                 self._append(connection, "release", {"charge": reservation.seq, "results": stored})
-            paid = reservation.token, reservation.serials, payments
-            row = payment_row(SETTLE, slot, self.state.batches.get(slot, 0), *paid)
+            batch, token = self.state.batches.get(slot, 0), reservation.token
+            row = payment_row(SETTLE, slot, batch, token, reservation.serials, payments)
             self._append_private(connection, row)
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 self._compact(connection, slot)
@@ -369,9 +372,9 @@ class Ledger(StoredLedger):
     def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
         """Write a public entry; returns its sequence number."""
         seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()
-        entry = seq, kind, text, prev, entry_hash(seq, kind, text, prev)
+        digest = entry_hash(seq, kind, text, prev)
         self._writing(connection)
-        self.state.apply(*entry)
-        tables.append(connection, *entry)
+        self.state.apply(seq, kind, text, prev, digest)
+        tables.append(connection, seq, kind, text, prev, digest)
         self.written += len(text)
         return seq

@@ -79,8 +79,8 @@ def begin(connection: sa.Connection, text: str) -> None:
     """Create the public tables with their first entry, of the body ``text``."""
     metadata.create_all(connection, checkfirst=False)
     connection.execute(head.insert(), {"one": 1, "seq": -1, "hash": GENESIS_PREV})
-    first = 0, "genesis", text, GENESIS_PREV
-    append(connection, *first, entry_hash(*first))
+    digest = entry_hash(0, "genesis", text, GENESIS_PREV)
+    append(connection, 0, "genesis", text, GENESIS_PREV, digest)
 
 
 def append(
@@ -95,7 +95,7 @@ def append(
 def page_after(
     connection: sa.Connection, seq: int
 ) -> Sequence[sa.Row[tuple[int, str, str, str, str]]]:
-    """Up to PAGE entries after entry ``seq``, in order."""
+    """Entries after entry ``seq``, in order, PAGE at most."""
     return connection.execute(AFTER, {"read": seq, "most": PAGE}).all()
 
 

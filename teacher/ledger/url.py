@@ -1,4 +1,4 @@
-"""Where a ledger or an anchor lies: a path, or a schema of a PostgreSQL server."""
+"""The place of a ledger or an anchor: a path, or a schema of a PostgreSQL server."""
 
 import re
 from contextlib import suppress
@@ -51,7 +51,7 @@ class LedgerUrl:
 
     @classmethod
     def parse(cls, text: str, setting: str = "ledger") -> "LedgerUrl":
-        """From ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``.
+        """Parse ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``.
 
         A password is refused: libpq takes it from PGPASSWORD or ~/.pgpass, where no program prints
         it. Raises InvalidInput, which repeats nothing of ``text``.

@@ -1,7 +1,7 @@
 """Several labels a row by the tau-approximation (CVPR20 appendix D): noisy clipped attribute votes.
 
 A voter (a neighbour, or one of PATE's classifiers) states for each attribute whether it is present:
-f in {0, 1}^c. Its vote is f min(1, tau / |f|_1), rounded down to multiples of 1 / GRID: the entries
+f in {0, 1}^c. Its vote is f min(1, tau / |f|_1), rounded down to multiples of 1 / GRID. The entries
 add up to tau at most, and two voters' votes are sqrt(2 tau) apart at most (docs/privacy.md, section
 16). "Absent" votes are not counted: they would have to be released too.
 """
@@ -49,7 +49,7 @@ class AttributeVotes(NoisySum):
     sigma_vote: float | None = noise_scale("each attribute's count", ge=1e-3, le=1e5)
     threshold: float = param(
         0.5,
-        "an attribute is present where its noisy count exceeds this share of the voters",
+        "an attribute is present if its noisy count exceeds this share of the voters",
         gt=0,
         lt=1,
     )

@@ -34,14 +34,14 @@ class Charging(Enum):
 class Mechanism(metaclass=ABCMeta):
     """A frozen dataclass of publishable fields (fields.py), and ``kind``, a Literal with a default.
 
-    They are fixed without looking at private rows. It owns its randomness (``draw``) and its
-    privacy curve (``releases``), both from the same fields.
+    The fields are fixed without looking at private rows. The randomness (``draw``) and the privacy
+    curve (``releases``) come from the same fields.
 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/label_kinds.py).
         charging: how answers are paid for.
         open: whether it only stands for one that is still to be chosen (registry.py).
-        of_persons: values of fields that are null, where the unit of privacy is a person.
+        of_persons: values of fields that are null, if the unit of privacy is a person.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
         updated: whether a plan may keep parts for later periods, with other records (section 21).
@@ -69,16 +69,16 @@ class Mechanism(metaclass=ABCMeta):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """Its name everywhere."""
+        """The name of the mechanism, in settings, ledgers and reports."""
 
     @property
     @abstractmethod
     def stages(self) -> tuple[str, ...]:
-        """Names of its releases for one query, in order; each is charged before it is drawn."""
+        """Names of the releases of one query, in order; each is charged before it is drawn."""
 
     @property
     def query_form(self) -> QueryForm:
-        """What a query is."""
+        """The form of a query: a row, or a matrix of a kind."""
         return RowForm()
 
     @property
@@ -88,7 +88,7 @@ class Mechanism(metaclass=ABCMeta):
 
     @property
     def charges_a_round(self) -> int:
-        """Number of charges of a round, where ``once_a_round``."""
+        """Number of charges of a round, if ``once_a_round``."""
         return 1
 
     @property
@@ -131,11 +131,11 @@ class Mechanism(metaclass=ABCMeta):
     @property
     def reuses(self) -> bool:
         """Whether answers, which were paid for, vote on later queries at no cost."""
-        return False
+        return bool(vars(self).get("reuse", False))
 
     @property
     def rate(self) -> float:
-        """The probability with which a record is sampled for a release; 1 where all may vote."""
+        """The probability with which a record is sampled for a release; 1 if all may vote."""
         return float(vars(self).get("sample_rate", 1.0))
 
     def require_sharded(self) -> None:
@@ -145,12 +145,12 @@ class Mechanism(metaclass=ABCMeta):
             raise InvalidInput("scale.shards", rule, self.kind)
 
     def require_unit(self, unit: Unit) -> None:
-        """Raise InvalidInput where its price does not hold for the unit of privacy."""
+        """Raise InvalidInput if the price does not hold for the unit of privacy."""
         if unit != "row" and not self.persons:
             raise InvalidInput("privacy.unit", f"row for {self.kind}", unit)
 
     def for_unit(self, unit: Unit) -> Self:
-        """With the null fields filled in that the unit of privacy decides."""
+        """Fill in the null fields that the unit of privacy decides."""
         null = [name for name in self.of_persons if vars(self)[name] is None]
         return replace(self, **{n: self.of_persons[n] for n in null}) if unit == "person" else self
 
@@ -164,16 +164,16 @@ class Mechanism(metaclass=ABCMeta):
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """The fields that the budget decides where they are null (calibration.py)."""
+        """The fields that the budget decides if they are null (calibration.py)."""
         return tuple(name for name, known in params(type(self)).items() if known.calibrated)
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
-        """Those of ``calibrated`` that are null, and that its releases need."""
+        """Fields of ``calibrated`` that are null, and that the releases need."""
         return tuple(name for name in self.calibrated if vars(self)[name] is None)
 
     def with_noise(self, level: float, asked: int) -> Self:
-        """With the ``uncalibrated`` fields filled in for one noise level; given ones stay.
+        """Fill in the ``uncalibrated`` fields for one noise level; given ones stay.
 
         ``level``: dimensionless and positive, the noise of a release over its sensitivity: its L2
         sensitivity for Gaussian noise, 1 / epsilon for pure DP. The price never grows with it.
@@ -182,16 +182,16 @@ class Mechanism(metaclass=ABCMeta):
         return self
 
     def noisier(self, factor: float) -> Self:
-        """With so many times the noise, as later periods of a plan may have it (``updated``)."""
+        """Multiply the noise, as later periods of a plan may have it (``updated``)."""
         return self
 
     def with_values(self, **values: float) -> Self:
-        """With those of ``values`` that are ``uncalibrated``, none above the field's range."""
+        """Fill in the ``uncalibrated`` fields from ``values``, none above the field's range."""
         highest = {name: params(type(self))[name].le for name in self.uncalibrated}
         return replace(self, **{n: min(values[n], le or values[n]) for n, le in highest.items()})
 
     def recorded(self, fields: Mapping[str, object], unit: Unit = "row") -> Self:
-        """With the null numbers that the budget or the unit decides, as a ledger records them."""
+        """Fill in the null numbers that the budget or the unit decides from a ledger's record."""
         if fields.get("kind") != self.kind:
             return self
         names = (*self.calibrated, *(self.of_persons if unit != "row" else ()))
@@ -199,7 +199,7 @@ class Mechanism(metaclass=ABCMeta):
         return replace(self, **{n: v for n, v in known.items() if isinstance(v, int | float)})
 
     def require(self, name: str) -> float:
-        """A calibrated field. Raises InvalidInput where it is null: calibration fills it in."""
+        """A calibrated field. Raises InvalidInput if it is null: calibration fills it in."""
         value: float | None = vars(self)[name]
         if value is None:
             raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
@@ -213,8 +213,10 @@ class Mechanism(metaclass=ABCMeta):
         """
 
     def tally(self, voters: Voters) -> np.ndarray | None:
-        """What draws of all stages need of the records and no draw decides: int64 [n_queries, m],
-        None where the index keeps it. Computed before a charge: private, never stored nor sent.
+        """Counts of the records for the draws of all stages: int64 [n_queries, m].
+
+        None if the index keeps them. No draw decides them, so they are computed before a charge.
+        They are private: never stored nor sent.
         """
         return None
 
@@ -231,7 +233,7 @@ class Mechanism(metaclass=ABCMeta):
         return next((stage for stage in self.stages if stage not in results), None)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
-        """(outcome, label) of a settled query; a list where rows have attributes."""
+        """(outcome, label) of a settled query; a list if rows have attributes."""
         value = results.get(self.stages[-1])
         if value is None:
             return Outcome.ABSTAINED, ABSTAINED
@@ -242,7 +244,7 @@ class Mechanism(metaclass=ABCMeta):
         return value  # type: ignore[no-any-return]
 
     def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
-        """Of a batch: the largest number of answers that its noise hides a record in."""
+        """The largest number of a batch's answers that one record can change; 0 for no batch."""
         return 0
 
 
@@ -251,10 +253,10 @@ M = TypeVar("M", bound=Mechanism)
 
 @dataclass(frozen=True)
 class Priced(Generic[M]):
-    """A mechanism of a plan with what its slot pays for, counts.
+    """A mechanism of a plan, and the counts of queries and answers that its slot pays for.
 
-    ``share``: of the budget, relative to those of other mechanisms that miss numbers. ``later``:
-    so many more periods ask as much. ``factor``: of their noise.
+    ``share``: part of the budget, relative to other mechanisms that miss numbers. ``later``: number
+    of further periods, which ask as much. ``factor``: multiplies the noise of those.
     """
 
     mechanism: M
@@ -265,7 +267,7 @@ class Priced(Generic[M]):
     factor: float = 1.0
 
     def slot(self) -> Slot:
-        """The plan's slot. Raises InvalidInput where a number is missing."""
+        """The plan's slot. Raises InvalidInput if a number is missing."""
         return Slot(self.mechanism.fields(), self.mechanism.releases(self.asked, self.answered))
 
     def periods(self) -> tuple[Slot, ...]:

@@ -1,9 +1,9 @@
 """Batches of queries under pure DP (DMKD17): one charge pays for all answers of a batch.
 
-Radius neighbours are the records in a ball (Algorithms 1 to 3); k nearest neighbours are those in a
-ball whose radius is found privately (Algorithms 4 to 7): one of some candidates, or that of a ball
-in a noisy grid. The domain is the box -63..63 in each dimension; as real numbers, features lie in
--63.5..63.5.
+Radius neighbours are the records in a ball (Algorithms 1 to 3). The k nearest neighbours are the
+records in a ball whose radius is found privately (Algorithms 4 to 7): it is one of some candidates,
+or follows from a noisy grid. The domain is the box -63..63 in each dimension; as real numbers,
+features lie in -63.5..63.5.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BatchMechanism(Mechanism):
 
     Guarantee, for one batch under add/remove of one record: all its answers, clique bounds and
     radii are jointly epsilon-DP. A record votes in the balls that it lies in, which are pairwise
-    neighbours in the overlap graph; query i spends epsilon / size_i, and the sizes of a clique's
+    neighbours in the overlap graph. Query i spends epsilon / size_i, and the sizes of a clique's
     members are at least its size (overlap.py). Proof: docs/privacy.md, "Batches".
     """
 
@@ -211,7 +211,7 @@ class BatchKnn(BatchMechanism):
             voters.rank(self.k, 1.0)
 
     def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """Without a conversion the clique bound is the number of queries and the radius -1.
+        """Draw; without a conversion the clique bound is the number of queries, and the radius -1.
 
         DMKD17 Algorithm 4 for each query at epsilon / q. Counts of the k nearest move by e_a - e_b,
         so the rate is halved.
@@ -283,7 +283,7 @@ def _points_a_side(dimensions: int) -> int:
 
 
 def require_grid(dimensions: int, records: int | None, epsilon: Fraction) -> None:
-    """Raise InvalidInput where a grid over so many dimensions has fewer than two cells a side."""
+    """Raise InvalidInput if a grid over so many dimensions has fewer than two cells a side."""
     rule = ""
     if _points_a_side(dimensions) < 2:
         rule = f" for features of {dimensions} dimensions: a grid of two cells a side has "

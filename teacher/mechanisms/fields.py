@@ -22,9 +22,9 @@ _SLACK = 1e-9  # relative: 0.4999999999 is rounded as 0.5
 
 @dataclass(frozen=True)
 class Param:
-    """What a field means: a sentence, its unit, and the range of its numbers (None: no bound).
+    """The meaning of a field: a sentence, its unit, and its range (None: no bound).
 
-    ``calibrated``: the budget decides it where it is null.
+    ``calibrated``: the budget decides the field if it is null.
     """
 
     help: str
@@ -37,7 +37,7 @@ class Param:
 
     @property
     def range(self) -> str:
-        """The range in words, empty where there is none."""
+        """The range in words, empty if there is none."""
         if self.ge is not None and self.le is not None:
             return f"from {_text(self.ge)} to {_text(self.le)}"
         bounds = {"at least": self.ge, "above": self.gt, "at most": self.le, "below": self.lt}
@@ -59,7 +59,7 @@ class Param:
 
 
 def param(default: object, help: str, **range: Any) -> Any:
-    """A field with a default; ``range``: as of ``Param``."""
+    """A field with a default; ``range``: further arguments of ``Param``."""
     return field(default=default, metadata={"param": Param(help, **range)})
 
 
@@ -74,7 +74,7 @@ def nearest(default: int, most: int | None = None, text: str = "neighbours that 
 
 
 def noise_scale(on: str, unit: str = "votes", **range: Any) -> Any:
-    """The scale of noise on something; the budget decides it where it is null."""
+    """The scale of noise on something; the budget decides it if it is null."""
     text = f"scale of the noise on {on}; null: what the budget asks for"
     return param(None, text, unit=unit, calibrated=True, **range or {"gt": 0, "le": MAX_SCALE})
 
@@ -86,13 +86,13 @@ def sampling(default: float) -> Any:
 
 
 def ratio() -> Any:
-    """The noise of a screening over that of the answer, where the budget decides both."""
-    text = "noise of the screening over that of the answer, where the budget asks for both"
+    """The noise of a screening over that of the answer, if the budget decides both."""
+    text = "noise of the screening over that of the answer, if the budget decides both"
     return param(SCREEN_RATIO, text, ge=0.01, le=100)
 
 
 def pure_epsilon(of: str) -> Any:
-    """An epsilon under pure DP; the budget decides it where it is null."""
+    """An epsilon under pure DP; the budget decides it if it is null."""
     text = f"epsilon {of}; null: what the budget pays for"
     return param(None, text, unit="dimensionless", ge=1e-6, le=1e3, calibrated=True)
 

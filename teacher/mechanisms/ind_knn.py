@@ -1,5 +1,6 @@
-"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, each of
-which pays for its votes.
+"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs).
+
+Neighbours are chosen by a threshold, and each pays for its own votes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ IDENTITY_BYTES = 32
 
 @dataclass(frozen=True, eq=False)
 class Reused:
-    """What earlier answers say on a batch; public.
+    """Votes of earlier answers on a batch; public.
 
     ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
     """
@@ -80,7 +81,7 @@ class IndKnn(Mechanism):
     near: float = param(
         0.0,
         "distance within which a record's similarity is 1; unused by cosine. A narrow bandwidth "
-        "needs it where no record is close: weights are multiples of 1/128",
+        "needs it if no record is close: weights are multiples of 1/128",
         unit="lengths of a normalised feature vector",
         ge=0,
         le=MAX_SCALE,
@@ -130,6 +131,7 @@ class IndKnn(Mechanism):
 
     stages = (ANSWER,)
     charging = Charging.PREPAID
+    rehearsed = True
     persons = True
 
     @property
@@ -162,7 +164,7 @@ class IndKnn(Mechanism):
         return self.require("sigma_count")
 
     def select(self, length: float) -> Select:
-        """Which records are neighbours, where a unit vector has this public ``length``."""
+        """The rule for neighbours; ``length``: of a unit vector, public."""
         from ..search.kernels import cosine, rbf  # of the private side: a price needs none
 
         if self.kernel == "cosine":
@@ -170,7 +172,7 @@ class IndKnn(Mechanism):
         return rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
-        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
+        """(tables, bits, seed) of the hyperplanes; None if all records are looked at."""
         return (self.tables, self.bits, self.hash_seed) if self.tables else None
 
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:

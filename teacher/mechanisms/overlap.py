@@ -20,7 +20,7 @@ MAX_QUERIES = 2048  # of a batch: its graph may have every edge
 def clique_bounds(
     queries: np.ndarray, squared_radii: np.ndarray, accounting: Accounting
 ) -> np.ndarray:
-    """For each query a bound of the number of balls that any record of ITS ball lies in: int64 [q].
+    """Bounds, by query, of the balls that any record of ITS ball lies in: int64 [q].
 
     Balls are around int8 [q, d] ``queries`` with int64 [q] ``squared_radii``. "queries": the number
     of queries. "component": a bound of the largest clique of the query's component (DMKD17

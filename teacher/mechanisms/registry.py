@@ -134,7 +134,7 @@ def from_slot(slot: Slot) -> Mechanism:
 
 
 def space_of(mechanisms: Sequence[Mechanism], count: int) -> LabelSpace:
-    """The one label space of a plan's mechanisms. Raises InvalidInput where they have several."""
+    """The one label space of a plan's mechanisms. Raises InvalidInput if they have several."""
     kinds = {mechanism.label_space for mechanism in mechanisms}
     if len(kinds) > 1:
         raise InvalidInput("plan", "of mechanisms that answer alike", " and ".join(sorted(kinds)))

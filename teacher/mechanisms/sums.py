@@ -55,7 +55,7 @@ class NoisySum(Mechanism):
         """Integers of the sum in one unit of ``noise_field``."""
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """Sums without noise: int64 [n_queries, m]; the tally where no record is sampled."""
+        """Sums without noise: int64 [n_queries, m]; the tally if no record is sampled."""
         tally = self.tally(voters) if voters.tally is None else voters.tally
         assert tally is not None
         return tally
@@ -97,8 +97,9 @@ class NoisySum(Mechanism):
 
 @dataclass(frozen=True)
 class Histogram(NoisySum):
-    """Base of counts of records: each adds 1 to some of them, a person a vector no longer than a
-    row's (``voters.shared_votes``).
+    """Base of counts of records: a row adds 1 to some of them.
+
+    A person adds a vector no longer than a row's (``voters.shared_votes``).
     """
 
     sigma: float | None = noise_scale("every count")
@@ -161,8 +162,10 @@ class ScoreAttributes(Score):
 
 @dataclass(frozen=True)
 class ScoreValue(Score):
-    """How large a PUBLIC model's squared errors are: a record adds e to one count and 1 - e to the
-    other, with e in 0..1 the square of its error over a quarter of the range, at most 1.
+    """How large a PUBLIC model's squared errors are.
+
+    A record adds e to one count and 1 - e to the other: e is the square of its error over a quarter
+    of the range, at most 1.
     """
 
     kind: Literal["score_value"] = "score_value"  # type: ignore[assignment]
@@ -234,12 +237,12 @@ class ReverseKnn(Histogram):
 
 
 def residual_clip(default: float, help: str, most: float = 1.0) -> Any:
-    """The length above which residuals are shrunk."""
+    """The setting of the length above which residuals are shrunk."""
     return param(default, f"{help}, at inputs of a unit vector's length", ge=0.01, le=most)
 
 
 def label_margin(text: str) -> Any:
-    """The lead that a label needs."""
+    """The setting of the lead that a label needs."""
     return param(0.0, f"{text}; free", unit="a probability", ge=0, lt=1)
 
 
@@ -249,9 +252,9 @@ class LinearSums(NoisySum):
 
     Guarantee, for one step: that of ``NoisySum``. The record adds an integer vector of length
     SENSITIVITY at most, whatever the weights, its features, its label and the other records, and
-    changes nothing else. Steps compose; weights may depend on
-    earlier sums. The label space decides a record's residuals: of classes (softmax regression), of
-    attributes (one logistic regression each) or of a value (linear regression).
+    changes nothing else. Steps compose; weights may depend on earlier sums. The label space decides
+    a record's residuals: of classes (softmax regression), of attributes (one logistic regression
+    each) or of a value (linear regression).
     """
 
     steps: int = count(2, "noisy sums of a round", MAX_STEPS)

@@ -1,9 +1,9 @@
 """The private records under one extractor, and the queries of a batch that they vote on.
 
-What mechanisms count adds up over disjoint sets of records, so that shards count their own: a
-function of public numbers and, last, of some records (the index of their features) and their
-labels, int64 [n], by row of the index. A method of ``Voters`` that is named like such a function
-counts all records.
+Mechanisms count what adds up over disjoint sets of records, so that shards count their own. A count
+is a function of public numbers, then of some records (the index of their features) and their
+labels, int64 [n], by row of the index. A method of ``Voters`` with such a function's name counts
+all records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Voters:
     Args:
         index: search over the records whose features are finite.
         labels: whole numbers [n_records], of any integer dtype: calculate in int64. Packed
-            attributes where rows have those.
+            attributes if rows have those.
         num_classes: number of classes or attributes.
         queries: int8 [n_queries, d], or matrices: int8 [n_queries, m, d] where a query is a set of
             m cells, int16 [n_queries, d + 1, c] where it is weights.
@@ -66,14 +66,14 @@ class Voters:
     tally: np.ndarray | None = field(default=None, repr=False)
 
     def select(self, rows: Sequence[int]) -> Voters:
-        """The same voters before a part of the queries, in the order of ``rows``."""
+        """Voters before a part of the queries, in the order of ``rows``."""
         inputs, tally = (None if a is None else a[list(rows)] for a in (self.inputs, self.tally))
         return replace(self, queries=self.queries[list(rows)], inputs=inputs, tally=tally)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
-        """For each query, what a kernel selects among hash candidates: rows of ``labels``.
+        """Records that a kernel selects among hash candidates, by query: rows of ``labels``.
 
-        Persons, each with its most similar row, where the unit of privacy is a person.
+        Persons, each with its most similar row, if the unit of privacy is a person.
         """
         near, units = self.index.similar(self.queries, select, hashing), self.index.units
         if isinstance(units, ByPerson):
@@ -227,13 +227,13 @@ def right_votes(
     index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
-    """What records add to the right predictions of each output, then to the wrong ones: int64
-    [n_queries, 2 * outputs], a record or a person a vector no longer than ``parts``.
+    """Right predictions of each output, then wrong ones: int64 [n_queries, 2 * outputs].
 
-    A class is right where the nearest cell has its number, an attribute where the product with its
-    cell is positive just if it is present. Of values, whose product with the only cell is from -1
-    to 1 in 63^2, ``missed`` is wrong and the rest of ``parts`` right. A person's parts are the
-    shares of its rows, the right ones rounded down: as many in all as a record's.
+    A record or a person adds a vector no longer than ``parts``. A class is right if the nearest
+    cell has its number. An attribute is right if the product with its cell is positive just when it
+    is present. For values the product with the only cell is from -1 to 1 in 63^2: ``missed`` is
+    wrong, and the rest of ``parts`` right. A person's parts are the shares of its rows, the right
+    ones rounded down: as many in all as a record's.
 
     ``space``: a label space's kind; ``cells``: int8 [n_queries, outputs, d].
     """
@@ -275,8 +275,8 @@ def shared_votes(
     """The ballots that rows or persons cast, and the parts of a vote that each of these gets.
 
     A person's ballot gets parts times the square root of the share of its rows that cast it,
-    rounded down: with m ballots a row the squares of a person add up to parts^2 m at most, as those
-    of a single row do, and many ballots get more together than few. Without ``roots``, for one
+    rounded down. With m ballots a row the squares of a person add up to parts^2 m at most, as those
+    of a single row do; many ballots get more together than few. Without ``roots``, for one
     ballot a row, it gets the share itself. Then the sum of the ballots up to any number is rounded
     down, and a person gives ``parts`` in all.
 

@@ -43,22 +43,22 @@ def teachers_of(records: int) -> int:
 
 @dataclass(frozen=True)
 class Screened(Mechanism):
-    """Releases an answer to the queries that pass a screening; to all where there is no threshold.
+    """Answers the queries that pass a screening; all queries if there is no threshold.
 
     The screening is one bit: whether the ``largest`` count of votes, cut off at ``max_votes``, plus
     discrete Gaussian noise exceeds the threshold. One record moves that count by at most 1, so the
-    bit costs ``curves.screening_rdp``. Screening and answer have a sample each where votes are
-    sampled, so they compose as ordinary adaptive releases.
+    bit costs ``curves.screening_rdp``. If votes are sampled, screening and answer have a sample
+    each, so they compose as ordinary adaptive releases.
 
     Class attributes:
         aggregate: the name of the answer's release.
-        noise_field: the one with the scale of the answer's noise.
-        sensitivity: of what that noise is added to.
+        noise_field: the field with the scale of the answer's noise.
+        sensitivity: bound on how far one record moves what that noise is added to.
         limit: the field that no count exceeds.
     """
 
     if TYPE_CHECKING:  # a field of the kinds that screen
-        threshold: int  # null, or not there, where nothing is screened
+        threshold: int  # null, or not there, if nothing is screened
 
     aggregate: ClassVar[str]
     noise_field: ClassVar[str] = "sigma_vote"
@@ -84,13 +84,13 @@ class Screened(Mechanism):
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
-        """Without a screening it needs no noise."""
+        """The missing fields that are needed: none of the screening if there is none."""
         names = super().uncalibrated
         return tuple(n for n in names if n != "sigma_screen" or self.screened)
 
     @property
     def max_votes(self) -> int:
-        """The largest count that is told from a smaller one."""
+        """The count above which larger ones are not told apart."""
         return int(vars(self)[self.limit])
 
     @abstractmethod
@@ -149,12 +149,12 @@ def vote_threshold(default: int, below: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Votes(Screened):
-    """The class with the most noisy votes, where their noisy plurality passes the threshold.
+    """The class with the most noisy votes, if the noisy plurality passes the threshold.
 
     Guarantee, for one query under add/remove of one record, which moves the votes by 0, by e_a or
-    by e_a - e_b: the bit max_j n_j + Z > threshold costs ``curves.screening_rdp``, the argmax of
-    n_j + Z_j costs ``curves.argmax_rdp``, with discrete Gaussian Z. Where a record displaces no
-    other, its swap is left out.
+    by e_a - e_b, with discrete Gaussian Z: the bit max_j n_j + Z > threshold costs
+    ``curves.screening_rdp``, and the argmax of n_j + Z_j costs ``curves.argmax_rdp``. If a record
+    displaces no other, its swap is left out.
 
     Class attributes:
         swap: whether a record may move the votes by e_a - e_b, or by e_a alone.
@@ -216,7 +216,7 @@ class SampledVotes(Votes):
     @classmethod
     @abstractmethod
     def sized(cls, votes: int, sample_rate: float, records: int, **fields: float) -> Self:
-        """With ``votes`` expected voters of so many records; ``fields``: threshold and noise."""
+        """A mechanism with ``votes`` expected voters of so many records; ``fields``: the others."""
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,7 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
 
 
 def weights(law: Law, bits: int) -> Iterator[tuple[int, int, int]]:
-    """For z = 0, 1, ...: bounds of 2^bits w(z) and an upper bound of 2^bits w(z + 1) / w(z).
+    """Bounds of 2^bits w(z) for z = 0, 1, ..., and an upper bound of 2^bits w(z + 1) / w(z).
 
     w(z) = exp(-rate z^power). w(z + 1) = w(z) r(z) with r(0) = exp(-rate), and r(z + 1) is
     r(z) exp(-2 rate) for power 2, r(z) for power 1.

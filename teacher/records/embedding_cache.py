@@ -127,7 +127,7 @@ def block_rows(spec: ExtractorSpec) -> int:
 def embed_records(
     directory: Path, records: Records, embedder: Embedder, progress: TaskProgress
 ) -> tuple[np.ndarray, Records]:
-    """What an ``Embedding`` results in."""
+    """The result of an ``Embedding``, at once."""
     embedding = Embedding(directory, records, embedder, progress)
     embedding.advance()
     return embedding.result()

@@ -61,7 +61,7 @@ class Records:
         return Records(self.inputs[rows], self.labels[rows], self.ids[rows], persons)
 
     def joined(self, more: "Records") -> "Records":
-        """These rows, then those of ``more``: of the same kind, with other ids."""
+        """Rows joined with ``more``, which are of the same kind with other ids."""
         return Records(
             np.concatenate([self.inputs, more.inputs]),
             np.concatenate([self.labels, more.labels]),

@@ -136,7 +136,7 @@ def _multiply(right: np.ndarray, lanes: np.ndarray, tile: np.ndarray, out: np.nd
 
 
 def _tile_of(typing: Any, right: Any, first: Any, lanes: Any, tile: Any) -> Any:
-    """For the RECORDS records x from ``first`` on: u.x of all queries, then sum(x) of all."""
+    """Products of RECORDS records x from ``first`` on: u.x of all queries, then sum(x) of all."""
 
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
         records, queries, target = (

@@ -247,8 +247,8 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 0
-        connection: Connection | None = scope.get("state", {}).get("connection")
+        status, state = 0, scope.setdefault("state", {})
+        connection: Connection | None = state.get("connection")
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -270,14 +270,11 @@ class Observed:
             if not status:
                 await response(refused("teacher_failed"))(scope, receive, observed)
         finally:
-            self._end(scope, status)
-
-    def _end(self, scope: Scope, status: int) -> None:
-        state = scope.get("state", {})
-        if "admitted" in state:
-            scope["app"].state.connections.end(*state["admitted"])
-        pattern = getattr(scope.get("route"), "path", "none")
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        self._requests.labels(method, pattern, str(status)).inc()
-        caller = state.get("caller")
-        self._log("request", method=method, route=pattern, status=status, caller=caller)
+            if "admitted" in state:
+                peer, analyst = state["admitted"]
+                scope["app"].state.connections.end(peer, analyst)
+            pattern = getattr(scope.get("route"), "path", "none")
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._requests.labels(method, pattern, str(status)).inc()
+            caller = state.get("caller")
+            self._log("request", method=method, route=pattern, status=status, caller=caller)

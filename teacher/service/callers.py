@@ -90,7 +90,7 @@ class OneAtATime:
 
     @contextmanager
     def by(self, caller: str) -> Iterator[None]:
-        """Within, the caller does it. Raises Refused where it does so already."""
+        """Hold the caller's place in this context. Raises Refused if it is taken."""
         with self._lock:
             if caller in self._callers:
                 raise refused("busy")
@@ -102,7 +102,7 @@ class OneAtATime:
 
 
 class Shared:
-    """What all services of one process use together.
+    """State that all services of one process use together.
 
     ``report``: records an unexpected failure (its traceback) for the custodian only.
     ``machine``: one thread, which takes the steps of all queues in the order of asking.
@@ -134,9 +134,9 @@ def _caller(request: Request, token: str, roles: tuple[str, ...], unknown: str) 
         raise refused(unknown)
     request.state.caller = key.name
     shared.rates.take(key.name)
-    place = request.client, key.name if key.role == "analyst" else None
-    app.connections.begin(*place)
-    request.state.admitted = place
+    analyst = key.name if key.role == "analyst" else None
+    app.connections.begin(request.client, analyst)
+    request.state.admitted = request.client, analyst
     if key.role not in roles:
         raise refused("forbidden")
     return key

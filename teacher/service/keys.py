@@ -168,7 +168,8 @@ class Keys:
 
 def _stored(connection: sa.Connection) -> dict[str, Key]:
     """The keys by their public half."""
-    return {identity: Key(*key) for identity, *key in connection.execute(READ)}
+    rows = (dict(row) for row in connection.execute(READ).mappings())
+    return {row.pop("identity"): Key(**row) for row in rows}
 
 
 def token_of(identity: str, secret: str) -> str:

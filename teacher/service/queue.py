@@ -39,8 +39,9 @@ Result = dict[str, Any]
 
 @dataclass(eq=False, repr=False)
 class Job:
-    """A request in the queue: queries answered batch by batch with other jobs in between, or else
-    ``work``, which is one step and returns what is released.
+    """A request in the queue: queries, or ``work``, which is one step and returns a result.
+
+    Queries are answered batch by batch, with other jobs in between.
 
     ``id``: a half names caller and content, the other the call, so a retried call finds its job.
     ``done`` of ``total``: the request's own distinct queries; for other work 0 of 1 until done.
@@ -346,7 +347,7 @@ class RequestQueue:
             job.finish(outcome)
 
     def _refusal(self, error: Exception) -> Refused:
-        """What a caller may learn about a failure: its own mistake, or a constant."""
+        """The error that a caller may see: its own mistake, or a constant."""
         if isinstance(error, Refused):
             return error
         if isinstance(error, InvalidInput):

@@ -1,4 +1,4 @@
-"""What the service says: replies and refusals, with the forms of its OpenAPI document. Every number
+"""Replies and refusals of the service, with the forms of its OpenAPI document. Every number
 is released, or a parameter of the plan or of the caller.
 """
 

@@ -9,11 +9,12 @@ import signal
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import h11
 import uvicorn
@@ -97,12 +98,12 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
 class ConnectionLimits:
     """The open connections of a service: at most CONNECTIONS in all, ``by_address`` from one.
 
-    Where a limit is reached, the oldest connection without an admitted request is closed for a new
-    one, which is closed where there is none: a valid key is the only way to keep a place. One
+    If a limit is reached, a new connection takes the place of the oldest one without an admitted
+    request, and is closed if there is none: a valid key is the only way to keep a place. One
     analyst has at most a quarter of all places for requests at the same time, and analysts together
     leave an eighth to custodians. Used by the event loop's thread alone.
 
-    A new connection is not read before its ``turns``.
+    New connections are read one after the other, PAUSE apart; addresses take turns (``turn``).
     """
 
     def __init__(self, by_address: int) -> None:
@@ -111,12 +112,15 @@ class ConnectionLimits:
         if descriptors != resource.RLIM_INFINITY:
             self._limit = min(CONNECTIONS, max(8, descriptors // 2))
         self.open: dict[Peer, Connection] = {}  # the oldest first
-        self.turns = Turns()
+        self._turn = asyncio.Lock()
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # by address
         self._at_work: Counter[Peer | None] = Counter()
         self._asking: Counter[str | None] = Counter()  # requests by analyst
 
-    def __len__(self) -> int:
-        return len(self.open)
+    async def turn(self, address: str) -> None:
+        """Await it: one connection of an address after the other, among one of each address."""
+        async with self._turns.setdefault(address, asyncio.Lock()), self._turn:
+            await asyncio.sleep(PAUSE)
 
     def enter(self, connection: "Connection") -> bool:
         """Whether a new connection may stay."""
@@ -132,7 +136,6 @@ class ConnectionLimits:
         return True
 
     def leave(self, connection: "Connection") -> None:
-        self.turns.leave(connection)
         if self.open.get(connection.peer) is connection:
             del self.open[connection.peer]
 
@@ -151,34 +154,6 @@ class ConnectionLimits:
         """The request has been answered."""
         self._at_work -= Counter([peer])
         self._asking -= Counter([analyst])
-
-
-class Turns:
-    """Lets new connections begin one after the other, PAUSE apart; addresses take turns."""
-
-    def __init__(self) -> None:
-        # By address, which is to begin next: what begins a connection, the oldest first.
-        self._waiting: dict[str, dict[Connection, Callable[[], None]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def wait(self, connection: "Connection", begin: Callable[[], None]) -> None:
-        self._waiting.setdefault(connection.peer[0], {})[connection] = begin
-        if self._timer is None:
-            self._next()
-
-    def leave(self, connection: "Connection") -> None:
-        self._waiting.get(connection.peer[0], {}).pop(connection, None)
-
-    def _next(self) -> None:
-        self._timer = None
-        while self._waiting:
-            address = next(iter(self._waiting))
-            near = self._waiting.pop(address)
-            if near:
-                begin = near.pop(next(iter(near)))
-                self._waiting[address] = near  # behind the others
-                self._timer = asyncio.get_running_loop().call_later(PAUSE, self._next)
-                return begin()
 
 
 class Connection(socket.socket):
@@ -263,6 +238,7 @@ class BoundedRequests(h11.Connection):
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with an end for whoever sends headers too slowly, or no HTTP at all."""
 
+    _beginning: asyncio.Task[None] | None = None
     _head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -275,9 +251,11 @@ class TimedProtocol(H11Protocol):
         connection.transport = transport
         self.app_state = {**self.app_state, "connection": connection}
         self.flow.pause_reading()
-        app.state.connections.turns.wait(connection, self._begin)
+        turn = app.state.connections.turn(connection.peer[0])
+        self._beginning = self.loop.create_task(self._begin(turn))
 
-    def _begin(self) -> None:
+    async def _begin(self, turn: Awaitable[None]) -> None:
+        await turn
         self.flow.resume_reading()
         self._expect_more(new=True)
 
@@ -302,6 +280,8 @@ class TimedProtocol(H11Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._beginning is not None:
+            self._beginning.cancel()
         if self._head is not None:
             self._head.cancel()
         super().connection_lost(exc)

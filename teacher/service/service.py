@@ -27,7 +27,7 @@ COPY = "export.sqlite"
 
 
 class Service:
-    """What the routes work on, over one opened directory and its ledger.
+    """The object behind the routes, over one opened directory and its ledger.
 
     With a budget for each analyst, each has a service of its own. The custodian's then has
     ``analysts`` and answers no queries: it holds the records and the register.

@@ -79,7 +79,7 @@ class Usage:
 
     @contextmanager
     def noted(self, calls: Sequence[Call]) -> Iterator[None]:
-        """Within, note calls with what is written first, unless one exceeds its cap.
+        """Note calls in the context's first transaction that writes, unless one exceeds its cap.
 
         Check, note and charge are one transaction, so notes of other processes in the same ledger
         count. Raises OverCap where calls do not fit: nothing was charged, and nothing noted.

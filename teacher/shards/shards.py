@@ -243,7 +243,7 @@ class ShardedIndex(Index):
         return similar
 
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
-        """As Index says. Raises ValueError for labels other than the shards' own."""
+        """The sum over all shards. Raises ValueError for labels other than the shards' own."""
         if labels is not self.labels:
             raise ValueError("counts over shards are of their own labels")
         first, *others = self._pool.ask("total", self._extractor, count)

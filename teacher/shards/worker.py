@@ -53,7 +53,7 @@ class Summary(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """What is on disk."""
+    """The state on disk."""
 
     done: int = 0  # how much of the source has been read, in its own unit
     rows: int = 0  # of every array
@@ -101,8 +101,9 @@ class Shard:
         raise ShardFailed(FAILED)
 
     def view(self) -> tuple[str, Journal]:
-        """The digest of the code that this worker runs, and the journal of the rows that it sees:
-        of no rows if it cannot read and write the directory.
+        """The digest of the code that this worker runs, and the journal of the rows that it sees.
+
+        The journal has no rows if the worker cannot read and write the directory.
         """
         usable = os.access(self._directory, os.R_OK | os.W_OK | os.X_OK)
         return program(), journal(self._rows) if usable else Journal()
@@ -175,7 +176,7 @@ class Shard:
         return rows.astype(np.int32), distances
 
     def similar(self, extractor: str, *arguments: Any) -> list[Similar]:
-        """What ``ExactIndex.similar`` selects for each query, as rows of the shard."""
+        """Rows of the shard that ``ExactIndex.similar`` selects for each query."""
         return self._index(extractor)[0].similar(*arguments)
 
     def total(self, extractor: str, count: Count) -> np.ndarray:

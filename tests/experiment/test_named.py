@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.own import REHEARSED
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.sums import Score
@@ -114,4 +113,4 @@ def test_other_labels(labels: str) -> None:
 
 def test_kinds_that_are_rehearsed_are_those_with_candidates() -> None:
     planned = {kind for kind, plan in PLANNERS.items() if plan is not None}
-    assert planned == {kind for kind, known in MECHANISMS.items() if issubclass(known, REHEARSED)}
+    assert planned == {kind for kind, known in MECHANISMS.items() if known.rehearsed}

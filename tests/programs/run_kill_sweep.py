@@ -17,7 +17,7 @@ import yaml
 
 import labelwall as lw
 import labelwall.experiment.api
-import labelwall.experiment.compare.compare
+import labelwall.experiment.compare.run_cells
 import labelwall.experiment.report.report
 import labelwall.experiment.run.entry  # loaded before the forks
 from labelwall import pipeline

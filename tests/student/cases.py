@@ -9,7 +9,7 @@ import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
-from labelwall.student.train import export, outputs, train
+from labelwall.student.train import outputs, train
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 
@@ -58,7 +58,7 @@ class Task:
         return trained(config, run_dir=run_dir, seed=seed, **(rows | tests | changed))
 
     def predicted(self, trained: TrainedStudent) -> np.ndarray:
-        spec = export(self.pool, "mlp", trained.weights)
+        spec = self.pool.spec("mlp", trained.weights)
         return self.pool.labels.predict(outputs(spec, self.test_x))
 
 

@@ -70,7 +70,7 @@ class Network:
     @cached_property
     def _session(self) -> onnxruntime.InferenceSession | None:
         """For images on the processor. It takes seconds, so it is built when rows are computed."""
-        return _session(self._module, self._zeros(1)) if self._has_session else None
+        return session_of(self._module, self._zeros(1)) if self._has_session else None
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """float32 [n, d] of raw inputs [n, ...]."""
@@ -122,7 +122,7 @@ def _same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     return np.array_equal(left.view(np.uint32), right.view(np.uint32))
 
 
-def _session(module: nn.Module, row: np.ndarray) -> onnxruntime.InferenceSession | None:
+def session_of(module: nn.Module, row: np.ndarray) -> onnxruntime.InferenceSession | None:
     """The module for one row, on the caller's thread alone; None if it has no form in ONNX."""
     try:
         graph = to_onnx(module, torch.from_numpy(row), "features").model_proto.SerializeToString()

@@ -51,8 +51,9 @@ class Priced:
 
 @dataclass(frozen=True)
 class Known:
-    """A kind: types of the ``fields`` that decide a price or a result, its ``releases`` in the
-    order in which a query meets them; in ``free``, names of the other publishable fields.
+    """A kind of mechanism: ``fields``, types of those that decide a price or a result.
+
+    ``releases``: in the order in which a query meets them; ``free``: other publishable fields.
     """
 
     fields: dict[str, Any]
@@ -149,7 +150,7 @@ def _balls(f: Fields) -> Results:
 
 
 def _nearest(f: Fields) -> Results:
-    """Without a conversion every query counts, and the square of a radius is -1: there is none."""
+    """Forms of results: without a conversion every query counts, and the radius is none, -1."""
     nowhere = f["conversion"] == "none"
     squares = (-1, -1) if nowhere else (0, results.LARGEST_SQUARE)
     return results.ball(everyone=nowhere or f["accounting"] == "queries", squares=squares)

@@ -156,9 +156,9 @@ def tables(tmp_path: Path, monkeypatch) -> Path:
         arrays |= zip((f"{split}_x", f"{split}_y"), tiny.rows(count, seed), strict=True)
         tiny.write_table(tmp_path / f"{file}.csv", count, seed)
     np.savez(tmp_path / "v.npz", **arrays)
-    monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
-    monkeypatch.setattr("labelwall.experiment.plan.planner.REFINED", 1)
-    monkeypatch.setattr("labelwall.experiment.plan.planner.FINAL", 2)
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.FINAL", 2)
     return tmp_path
 
 

@@ -1,11 +1,11 @@
 import pytest
 
-from labelwall.experiment.plan import candidates, search
+from labelwall.experiment.plan import tuning
 
 
 @pytest.fixture
 def small_grids(monkeypatch) -> None:
     """Seconds instead of a minute."""
-    monkeypatch.setattr(candidates, "SAMPLING", (0.5,))
-    monkeypatch.setattr(candidates, "LEVELS", candidates.LEVELS[::2])
-    monkeypatch.setattr(search, "ASKED", (1.0, 0.25))
+    monkeypatch.setattr(tuning, "SAMPLING", (0.5,))
+    monkeypatch.setattr(tuning, "LEVELS", tuning.LEVELS[::2])
+    monkeypatch.setattr(tuning, "ASKED", (1.0, 0.25))

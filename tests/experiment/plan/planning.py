@@ -10,7 +10,7 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Goal, Optimum, PublicRows
-from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
+from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.datasets.config import DataConfig, Task
@@ -102,8 +102,16 @@ def staged(
         threads=1,
     )
     task, (public, _) = Task(case.space, (DIMENSIONS,)), case.rows(2, 500)
-    rows, goal = Labelled(*case.rows(3, labelled), ""), Goal(epsilon, 1e-5, records, 500, 1)
-    return Rehearsal(config, task, public, rows, goal, no_progress, tmp_path)
+    inputs, labels = case.rows(3, labelled)
+    return Rehearsal(
+        settings=config,
+        task=task,
+        public=public,
+        labelled=LabelledRows(inputs=inputs, labels=labels, source=""),
+        goal=Goal(epsilon, 1e-5, records, 500, 1),
+        progress=no_progress,
+        scratch=tmp_path,
+    )
 
 
 def write(folder: Path, settings: str) -> Path:

@@ -9,7 +9,7 @@ from sklearn.linear_model import LinearRegression
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.planner import Goal
-from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal, labelled_rows, public_box
+from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal, labelled_rows, public_box
 from labelwall.experiment.plan.stand_ins import (
     MIN_VARIANCE,
     RehearsingTeacher,
@@ -86,7 +86,8 @@ def test_a_forecast_is_near_a_round_of_a_run(tmp_path, mechanism, epsilon) -> No
     view = stage.views[0]
     forecast = stage.score(view, schedule.mechanism, range(8), 0).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
-    spec, rows, _ = stage._seen(0, schedule.mechanism.query_form)
+    seen = stage._seen(0, schedule.mechanism.query_form)
+    spec, rows = seen.spec, seen.public
     embedder, outputs = Embedder(spec), case.space.outputs
     right, length = [], unit_length(spec, rows.shape[1])
     for seed in range(8):
@@ -132,7 +133,7 @@ def test_a_forecast_of_queries_is_near_the_mechanism_on_records_it_never_saw(
     stage, case = staged(tmp_path, mechanism, 1_000), CASES[mechanism.label_space]
     forecast = stage.score(stage.views[0], mechanism, range(8), 0)
     (x, y), (test, truth) = case.rows(1, PRIVATE), case.rows(7, 1_000)
-    spec, _, _ = stage._seen(0, mechanism.query_form)
+    spec = stage._seen(0, mechanism.query_form).spec
     (records, queries), codes = (EMBEDDER.embed(v)[0] for v in (x, test)), case.space.encode("y", y)
     index = ExactIndex(records, np.arange(PRIVATE), threads=1)
     voters = Voters(index, codes, CLASSES, queries, landmarks=spec.landmarks)
@@ -196,8 +197,15 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     mechanism = sums.ReverseKnn(centroids=5, sigma=9.0)
     config = Config(data=CASES["class"].data, rounds=[RoundConfig()], mechanism=mechanism)
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
-    labelled, goal = Labelled(wide[1], y, ""), Goal(1.0, 1e-5, RECORDS, 400, 1)
-    stage = Rehearsal(config, task, wide[0], labelled, goal, no_progress, tmp_path)
+    stage = Rehearsal(
+        settings=config,
+        task=task,
+        public=wide[0],
+        labelled=LabelledRows(inputs=wide[1], labels=y, source=""),
+        goal=Goal(1.0, 1e-5, RECORDS, 400, 1),
+        progress=no_progress,
+        scratch=tmp_path,
+    )
     views = stage.views
     assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
     for view in views:

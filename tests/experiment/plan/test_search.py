@@ -42,10 +42,10 @@ workers: 1
 def config(tmp_path: Path, monkeypatch) -> Path:
     """A configuration whose data file has no private rows, and few candidates."""
     monkeypatch.setattr(auto, "mechanisms_for", _few(auto.mechanisms_for))
-    monkeypatch.setattr("labelwall.experiment.plan.candidates.AXES", (2, 8))
-    monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
-    monkeypatch.setattr("labelwall.experiment.plan.planner.REFINED", 1)
-    monkeypatch.setattr("labelwall.experiment.plan.planner.FINAL", 2)
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.AXES", (2, 8))
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.tuning.FINAL", 2)
     path = planning.write(tmp_path, SETTINGS)
     path.write_text(path.read_text().replace("[{queries: 9}, {queries: 9}]", "[{}]"))
     return path

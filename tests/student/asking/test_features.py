@@ -113,8 +113,34 @@ def test_fourier_features_have_the_gaussian_kernel() -> None:
     squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
     expected = np.exp(-squares / 2 / (0.5 * (2 * 6) ** 0.5) ** 2)
     assert np.abs(products - expected).max() < 5 / 1024**0.5
-    with pytest.raises(InvalidInput, match="fourier for feature vectors"):
+    with pytest.raises(InvalidInput, match="fourier or bins for feature vectors"):
         first_extractor(FirstFeatures(features="fourier"), Task(task.labels, (8, 8, 1)))
+
+
+def test_bins_say_where_an_entry_lies_among_the_public_rows() -> None:
+    """One bin a column, of its own value or of a quantile; a row is read by itself."""
+    rng, task = np.random.default_rng(0), Task(ClassLabels(("a", "b")), (3,))
+    rows = rng.normal(size=(500, 3)).astype(np.float32)
+    rows[:, 1], rows[:, 2] = rng.integers(0, 5, 500) ** 2, rng.random(500) < 0.5
+    spec = first_extractor(FirstFeatures(features="bins"), task, rows)
+    features = Embedder(spec).features(rows)
+    np.testing.assert_array_equal(features[:, :3], rows)
+    measured, few, binary = np.split(features[:, 3:], (16, 21), axis=1)
+    assert (np.count_nonzero(measured, axis=1) == 1).all()
+    assert np.bincount((measured > 0).argmax(axis=1)).tolist() == pytest.approx([31] * 16, abs=1)
+    np.testing.assert_array_equal((few > 0).argmax(axis=1), np.sqrt(rows[:, 1]))
+    assert not binary.any()  # the entry says it
+    for bins in (measured, few):
+        assert bins.var(axis=0).sum() == pytest.approx(1.0, abs=1e-5)
+    alone = np.concatenate([Embedder(spec).features(row[None]) for row in rows[:9]])
+    np.testing.assert_array_equal(alone, features[:9])
+    far = Embedder(spec).features(np.array([[-1e30, 7.0, 0.0], [1e30, 99.0, 1.0]], np.float32))
+    assert (np.count_nonzero(far[:, 3:], axis=1) == 2).all()
+    lost = Embedder(spec).embed(np.array([[np.nan, 0.0, 0.0]], dtype=np.float32))
+    assert not np.any(lost[0])
+    assert not np.any(lost[1])
+    with pytest.raises(InvalidInput, match="public rows"):
+        first_extractor(FirstFeatures(features="bins"), task)
 
 
 def test_public_rows_are_embedded_once_by_their_content(monkeypatch) -> None:

@@ -1,6 +1,5 @@
 """Slow, many and vanishing connections. None takes a place that somebody else needs."""
 
-import asyncio
 import itertools
 import os
 import socket
@@ -10,7 +9,6 @@ import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from unittest.mock import Mock
 
@@ -20,7 +18,7 @@ import pytest
 from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.server import ConnectionLimits, Listener, Turns, listen
+from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
 from labelwall.wall.errors import Refused
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS
@@ -30,9 +28,9 @@ from tests.teacher.service.test_connection import self_signed
 from tests.teacher.service.tiny import SPEC, ask, call, client, clients, rows, served
 
 
-def connected(url, sent):
+def connected(url, sent, address="127.0.0.1"):
     host, port = url.rpartition("/")[2].split(":")
-    opened = socket.create_connection((host, int(port)), timeout=30)
+    opened = socket.create_connection((host, int(port)), 30, (address, 0))
     opened.sendall(sent)
     return opened
 
@@ -62,12 +60,12 @@ def drip(opened, reply=b""):
 
 
 @contextmanager
-def many(url, number, sent):
+def many(url, number, sent, address="127.0.0.1"):
     with ExitStack() as stack:
         opened = []
         for _ in range(number):
             with suppress(ConnectionError):
-                opened.append(stack.enter_context(connected(url, sent)))
+                opened.append(stack.enter_context(connected(url, sent, address)))
         yield opened
 
 
@@ -103,7 +101,7 @@ def test_a_handshake_that_does_not_go_on_takes_no_place(tmp_path, monkeypatch):
     with served(made, config) as url, many(url, 20, b"\x16\x03\x01"):
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"{url}/v1/health", verify=context, timeout=30).status_code == 200
-        assert len(made.app.state.connections) <= 8
+        assert len(made.app.state.connections.open) <= 8
 
 
 def test_one_address_has_a_limit_of_its_own(monkeypatch):
@@ -118,7 +116,7 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch):
     assert not places.enter(Mock(peer=("near", 9)))
     places.end(("near", 2), None)
     assert places.enter(Mock(peer=("near", 9)))
-    assert len(places) == 4
+    assert len(places.open) == 4
 
 
 def test_where_every_place_is_at_work_a_new_connection_is_closed(monkeypatch):
@@ -134,7 +132,7 @@ def test_where_every_place_is_at_work_a_new_connection_is_closed(monkeypatch):
                 with pytest.raises(TimeoutError):  # nothing is left to accept
                     listening.accept()
                 assert ended(second)
-        assert not len(places)
+        assert not len(places.open)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nx: "], ids=["none", "some"])
@@ -145,7 +143,7 @@ def test_an_analyst_and_silence_keep_no_place_from_the_custodian(tmp_path, monke
     with clients(made, "ann"):
         with many(made.url, 60, sent) as opened:
             assert made.call("carol").status_code == made.call("ann").status_code == 200
-            assert len(made.app.state.connections) <= 12
+            assert len(made.app.state.connections.open) <= 12
             assert sum(ended(each, 0.01) for each in opened) >= 40
         with many(made.url, 12, upload(made.tokens["ann"], 1000)):
             until(lambda: made.app.state.connections._asking["ann"] == 3)
@@ -186,8 +184,8 @@ def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(tmp_path, monkeypatch)
     monkeypatch.setattr(made.service, "ledger_copy", lambda: (tmp_path / "big").open("rb"))
     asks = f"GET /v1/ledger HTTP/1.1\r\nauthorization: Bearer {made.tokens['ann']}\r\nhost: a\r\n"
     with served(made) as url, many(url, 1, f"{asks}\r\n".encode()):
-        until(lambda: len(made.app.state.connections))
-        until(lambda: not len(made.app.state.connections), 30)
+        until(lambda: len(made.app.state.connections.open))
+        until(lambda: not len(made.app.state.connections.open), 30)
 
 
 def test_a_connection_is_not_read_before_its_turn(made, monkeypatch):
@@ -195,28 +193,19 @@ def test_a_connection_is_not_read_before_its_turn(made, monkeypatch):
     monkeypatch.setattr(server_module, "PAUSE", 0.1)
     with served(made) as url, many(url, 5, b"") as silent:
         connected(url, b"GET /v1/health HTTP/1.1\r\n").close()
-        until(lambda: len(made.app.state.connections) == 6)
+        until(lambda: len(made.app.state.connections.open) == 6)
         assert not [line for line in made.lines if line["event"] == "request"]
         assert call(url, None, path="health").status_code == 200
-        until(lambda: len(made.app.state.connections) == len(silent))
+        until(lambda: len(made.app.state.connections.open) == len(silent))
 
 
-def test_addresses_take_turns():
+def test_addresses_take_turns(made, monkeypatch):
     """One that opens many connections keeps no other waiting behind them."""
-    begun, turns = list[tuple[str, int]](), Turns()
-    peers = [("near", port) for port in range(4)] + [("far", 1), ("far", 2), ("away", 1)]
-    connections = [Mock(peer=peer) for peer in peers]
-
-    async def wait():
-        for connection in connections:
-            turns.wait(connection, partial(begun.append, connection.peer))
-        for gone in connections[1], connections[6]:
-            turns.leave(gone)
-        await asyncio.sleep(20 * server_module.PAUSE)
-
-    asyncio.run(wait())
-    assert begun == [("near", 0), ("near", 2), ("far", 1), ("near", 3), ("far", 2)]
-    assert not turns._waiting
+    monkeypatch.setattr(server_module, "PAUSE", 0.2)
+    with served(made) as url, many(url, 60, b"", "127.0.0.2"):
+        begun = time.monotonic()
+        assert call(url, None, path="health").status_code == 200
+        assert time.monotonic() - begun < 6  # of 12
 
 
 def test_a_stranger_has_one_reply_of_a_connection(made):

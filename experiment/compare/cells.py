@@ -32,6 +32,8 @@ class MethodConfig:
         epsilons: budgets of the baseline (dimensionless).
         reference: non_private (the student's network trained on all private labels) or true_labels
             (the student trained on the public rows' true labels), instead of points.
+        rehearsed: whether the baseline's features and learning rate are chosen on labelled public
+            rows.
     """
 
     name: str
@@ -39,6 +41,7 @@ class MethodConfig:
     baseline: AnyBaseline | None = None
     epsilons: list[float] = field(default_factory=list)
     reference: Reference | None = None
+    rehearsed: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w .+-]{1,40}", self.name):
@@ -75,8 +78,8 @@ class Methods:
 class Cell:
     """One method at one budget with one seed.
 
-    ``config``: of the run; of a baseline or a reference what runs share with it. ``rehearsed``:
-    whether a baseline's features and learning rate are chosen on labelled public rows.
+    ``config``: of the run; of a baseline or a reference what runs share with it. ``rehearsed``: as
+    in ``MethodConfig``.
     """
 
     method: str
@@ -86,8 +89,9 @@ class Cell:
     rehearsed: bool = False
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput where a baseline's epsilon would not hold, or not be comparable, and
-        for a custodian's directory, which is each cell's own.
+        """Raise InvalidInput if a baseline's epsilon would not hold, or could not be compared.
+
+        Also for a custodian's directory: each cell has its own.
         """
         for own in ("teacher", "custodian_dir", "ledger", "anchor"):
             if (given := getattr(self.config, own)) is not None:
@@ -149,16 +153,22 @@ def cells_of(settings: Mapping[str, Any], seeds: Sequence[int] | None = None) ->
 
 def _cells(method: MethodConfig, shared: Mapping[str, Any]) -> Iterator[Cell]:
     for point in method.points:
-        yield Cell(method.name, _config(shared, point.get("epsilon"), point))
+        yield Cell(method=method.name, config=_config(shared, point.get("epsilon"), point))
     nothing = {"mechanism": {"kind": AUTO}, "rounds": [{}]}
     for epsilon in method.epsilons:
-        yield Cell(method.name, _config(shared, epsilon, nothing), method.baseline)
+        yield Cell(
+            method=method.name,
+            config=_config(shared, epsilon, nothing),
+            baseline=method.baseline,
+            rehearsed=method.rehearsed,
+        )
     if method.reference is not None:
-        yield Cell(method.name, _config(shared, None, nothing), None, method.reference)
+        config = _config(shared, None, nothing)
+        yield Cell(method=method.name, config=config, reference=method.reference)
 
 
 def _config(shared: Mapping[str, Any], epsilon: float | None, own: Mapping[str, Any]) -> Config:
-    """Of a run with ``own`` settings at a budget."""
+    """The configuration of a run with ``own`` settings at a budget."""
     more = {name: value for name, value in own.items() if name != "epsilon"}
     budget = {} if epsilon is None else {"epsilon": epsilon}
     return config_of(merged(merged(shared, more), {"budget": budget}))

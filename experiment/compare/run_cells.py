@@ -1,4 +1,4 @@
-"""`compare`: every method on the same split, students and budgets.
+"""Runs a comparison's cells: every method on the same split, students and budgets.
 
 A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an
 interrupted comparison resumes, and a cell whose settings changed is refused.
@@ -6,7 +6,7 @@ interrupted comparison resumes, and a cell whose settings changed is refused.
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ...student.data import Pool
 from ...student.devices import require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.baselines.config import PrivateClassification
+from ...teacher.baselines.config import AnyBaseline, PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.custody.places import tell_budgets
 from ...teacher.custody.solver import solved
@@ -26,7 +26,7 @@ from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
 from ...teacher.records.sources import open_records
 from ...wall.console import Console
-from ...wall.datasets.config import PublicData
+from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.files import reading, write_file
@@ -34,25 +34,46 @@ from ...wall.labels import has_truth
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
 from ..config.own import CURES
-from ..plan.search import decided
+from ..config.tuning import MIN_ROWS
+from ..plan import tuning
+from ..plan.rehearsal import labelled_rows
+from ..plan.search import by_features, decided
 from ..run.door import resumed
 from ..run.entry import run
 from ..run.run_folder import RunFolder
-from .baselines import first_embedder, rehearsed, trained
-from .config import Cell
+from .baselines import PrivateTraining, first_embedder
+from .cells import Cell, Reference
 from .table import plot, render, summarise
 
 RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
 
 
-def compare(
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What all cells of a comparison share: the folder ``out``, the split, and a source of noise.
+
+    Each run's custodian's directory is in OUT.custodian (mode 0700).
+    """
+
+    out: Path
+    task: Task
+    public: PublicData
+    entropy: Entropy
+    console: Console
+
+    @property
+    def custodian(self) -> Path:
+        """The private side's folder."""
+        return Path(f"{self.out}.custodian")
+
+
+def run_cells(
     cells: list[Cell], out: Path, *, entropy: Entropy, console: Console
 ) -> list[dict[str, Any]]:
     """Run, or finish, all cells; returns the table's rows.
 
     Nothing is read before every budget is affordable. Writes comparison.json, comparison.md and a
-    plot into ``out``; each run's custodian's directory is in OUT.custodian (mode 0700). Raises
-    LabelwallError where ``out`` holds a cell of that name with other settings.
+    plot into ``out``. Raises LabelwallError if ``out`` has a cell of that name with other settings.
     """
     require_devices(cells[0].config.student)
     torch.set_num_threads(cells[0].config.threads)
@@ -64,15 +85,17 @@ def compare(
             require_affordable(solved(cell.config.schedule, console.progress).plan())
         if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
-    custodian, public = Path(f"{out}.custodian"), read_public(cells[0].config.data)
-    results = [_stored(cell, out, public) for cell in cells]  # before anything is written
+    data = cells[0].config.data
+    task, public = describe(data), read_public(data)
+    bench = Bench(out=out, task=task, public=public, entropy=entropy, console=console)
+    results = [_stored(cell, bench) for cell in cells]  # before anything is written
     if not len(public.test_labels):
         raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
-    make_private(custodian)
+    make_private(bench.custodian)
     console.say(spent(cells))
-    for place, cell in enumerate(cells):
-        console.say(f"cell {place + 1} of {len(cells)}: {cell.folder}")
-        results[place] = results[place] or _result(cell, out, custodian, public, entropy, console)
+    for number, cell in enumerate(cells):
+        console.say(f"cell {number + 1} of {len(cells)}: {cell.folder}")
+        results[number] = results[number] or _result(cell, bench)
         known = [result for result in results if result is not None]
         rows = summarise(known)
         content = json.dumps({"table": rows, "cells": known}, indent=2)
@@ -101,45 +124,36 @@ def _settings(cell: Cell, public: PublicData) -> dict[str, Any]:
     return cell.settings() | {"test_sha256": tests}
 
 
-def _stored(cell: Cell, out: Path, public: PublicData) -> dict[str, Any] | None:
-    """A finished cell's result. Raises LabelwallError where it had other settings."""
-    kept = out / cell.folder / "result.json"
+def _stored(cell: Cell, bench: Bench) -> dict[str, Any] | None:
+    """A finished cell's result. Raises LabelwallError if it had other settings."""
+    kept = bench.out / cell.folder / "result.json"
     if not kept.exists():
         return None
     with reading(kept, RESTORE):
         stored = json.loads(kept.read_text())
-    if stored["cell"] != _settings(cell, public):
+    if stored["cell"] != _settings(cell, bench.public):
         text = f"{kept.parent} holds a cell with other settings or test rows. Choose another --out."
         raise LabelwallError(text)
     return dict(stored["result"])
 
 
-def _result(
-    cell: Cell, out: Path, custodian: Path, public: PublicData, entropy: Entropy, console: Console
-) -> dict[str, Any]:
-    place, started = out / cell.folder, _cpu_seconds()
-    place.mkdir(parents=True, exist_ok=True)
+def _result(cell: Cell, bench: Bench) -> dict[str, Any]:
+    folder, started = bench.out / cell.folder, _cpu_seconds()
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         if cell.baseline is not None:
-            settings, baseline = cell.config.public_side(), cell.baseline
-            budget, own = cell.config.budget, str(custodian / cell.folder)
-            tell_budgets(replace(cell.config.private_side(), custodian_dir=own), console.warn)
-            if cell.rehearsed:
-                settings, baseline = rehearsed(settings, budget, baseline, public, console)
-            outcome = trained(settings, budget, baseline, public, console)
+            outcome = _trained(cell.config, cell.baseline, cell.rehearsed, bench, cell.folder)
         elif cell.reference is not None:
-            outcome = _reference(cell, public, place)
+            outcome = _reference(cell.config, cell.reference, bench, folder)
         else:
-            outcome = _answered(
-                cell.config, place / "run", custodian / cell.folder, entropy, console
-            )
+            outcome = _answered(cell.config, bench, cell.folder)
     except BudgetRefused as error:
         outcome = {"epsilon": cell.epsilon, "refused": str(error)}
     name = {"method": cell.method, "budget": cell.epsilon, "delta": cell.config.budget.delta}
     seconds = round(_cpu_seconds() - started, 1)
     result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
-    kept = {"cell": _settings(cell, public), "result": result}
-    write_file(place / "result.json", json.dumps(kept, indent=2))
+    kept = {"cell": _settings(cell, bench.public), "result": result}
+    write_file(folder / "result.json", json.dumps(kept, indent=2))
     return result
 
 
@@ -149,14 +163,35 @@ def _cpu_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _answered(
-    config: Config, folder: Path, custodian: Path, entropy: Entropy, console: Console
+def _trained(
+    config: Config, baseline: AnyBaseline, rehearsed: bool, bench: Bench, cell: str
 ) -> dict[str, Any]:
+    """What a model is worth that is trained privately, by settings that are best on public rows.
+
+    As given if too few of these have labels, or if the baseline has no learning rate.
+    """
+    own = replace(config.private_side(), custodian_dir=str(bench.custodian / cell))
+    tell_budgets(own, bench.console.warn)
+    settings, task, public = config.public_side(), bench.task, bench.public
+    training = PrivateTraining(
+        task=task, public=public, budget=config.budget, seed=config.seed, console=bench.console
+    )
+    rates = baseline.at_rates(tuning.RATES) if rehearsed else []
+    labelled = labelled_rows(public, MIN_ROWS, tuning.MAX_LABELLED, config.seed)
+    if rates and labelled is not None:
+        tried = [settings] if baseline.images else by_features(settings, task, public)
+        records = config.records(len(public.inputs))
+        settings, baseline = training.rehearsed(tried, rates, labelled, records)
+    return training.tested(settings, baseline, open_records(config.data, task))
+
+
+def _answered(config: Config, bench: Bench, cell: str) -> dict[str, Any]:
     """What a run says, as `labelwall run` makes it."""
+    folder, custodian = bench.out / cell / "run", bench.custodian / cell
     config = resumed(config, RunFolder(folder))
     if config.open:
-        config = decided(config, RunFolder(folder), custodian, console)
-    summary = run(config, folder, entropy=entropy, console=console, custodian=custodian)
+        config = decided(config, RunFolder(folder), custodian, bench.console)
+    summary = run(config, folder, entropy=bench.entropy, console=bench.console, custodian=custodian)
     kept, once = summary.kept, config.schedule.mechanism_of(len(summary.rounds)).once_a_round
     return {
         "epsilon": summary.epsilon,
@@ -168,34 +203,34 @@ def _answered(
     }
 
 
-def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
+def _reference(config: Config, reference: Reference, bench: Bench, folder: Path) -> dict[str, Any]:
     """A student without privacy, of all private rows and labels or of the public rows' true
     labels.
     """
-    config, task = cell.config, describe(cell.config.data)
-    space, student, tests = task.labels, config.student, public.test_inputs
-    if cell.reference == "non_private":
-        records = open_records(config.data, task, unit=config.privacy.unit)
+    space, student, public = bench.task.labels, config.student, bench.public
+    tests = public.test_inputs
+    if reference == "non_private":
+        records = open_records(config.data, bench.task, unit=config.privacy.unit)
         inputs, codes = records.inputs, records.labels
     elif public.labels is None:
-        rule = "non_private where the public rows have no labels"
-        raise InvalidInput("methods.reference", rule, cell.reference)
+        rule = "non_private if the public rows have no labels"
+        raise InvalidInput("methods.reference", rule, reference)
     else:
         known = has_truth(public.labels)
         inputs, codes = public.inputs[known], space.encode("public_y", public.labels[known])
     scale, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
     if student.backbone == LINEAR:
         if inputs.ndim == 4:
-            embedder = first_embedder(config, public)
+            embedder = first_embedder(config.public_side(), bench.task, public.inputs)
             inputs, tests = (embedder.features(x).astype(np.float32) for x in (inputs, tests))
         scale = statistics(inputs)
     pool = Pool(inputs, space, scale.mean, scale.std)
-    weights = train(student, pool, labels, run_dir=place / "student", seed=config.seed)
+    weights = train(student, pool, labels, run_dir=folder / "student", seed=config.seed)
     said = outputs(pool.spec(student.backbone, weights), tests)
     score = space.score(space.predict(said), public.test_labels)
     return {
         "epsilon": None,
-        "labels": len(labels) if cell.reference == "true_labels" else None,
+        "labels": len(labels) if reference == "true_labels" else None,
         "label_accuracy": None if score["accuracy"] is None else 1.0,
         **score,
     }

@@ -1,0 +1,113 @@
+"""Methods by name on one's own data, as a comparison's settings: their noise follows from the
+budget, their settings from a rehearsal on PUBLIC rows or from a rule. No private row is read here.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ...student.settings import STAGES
+from ...teacher.baselines.config import BASELINES
+from ...teacher.custody.solver import solved, solved_numbers
+from ...teacher.mechanisms.registry import AUTO, mechanism_class
+from ...teacher.mechanisms.votes import teachers_of
+from ...wall.datasets.sources import describe, read_public
+from ...wall.errors import InvalidInput
+from ..config.config import Config
+from ..config.options import settings_by
+from ..config.settings import config_of, merged
+from ..config.tuning import MIN_ROWS
+from ..plan import tuning
+from ..plan.candidates import PLANNERS
+from ..plan.rehearsal import labelled_rows
+
+DEFAULT = (AUTO, "private_knn", "gnmax", "linear_noisy_sgd")
+PATE = ("gnmax", "lnmax")
+Settings = Mapping[str, Any]
+
+
+def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict[str, Any]:
+    """A comparison's settings for the methods and budgets in ``given``, with what privacy costs:
+    the student of all private labels, and of the public rows' own labels if these are known.
+
+    Raises as ``settings_by`` and ``config_of``; InvalidInput for a method without settings.
+    """
+    by_budget = {
+        epsilon: settings_by(Namespace(**{**vars(given), "epsilon": epsilon}), files, dotted)
+        for epsilon in given.epsilon or [1.0]
+    }
+    *_, last = by_budget.values()
+    shared = _with_features(merged(last, {"mechanism": {"kind": AUTO}}))
+    config = config_of(shared)
+    public = read_public(config.data)
+    rows, records = len(public.inputs), config.records(len(public.inputs))
+    known = _known(config, labelled_rows(public, MIN_ROWS, 1, 0) is not None)
+    kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
+    for kind in kinds:
+        if kind not in known:
+            cure = f"Rehearsals need {MIN_ROWS} labelled public or test rows."
+            raise InvalidInput("methods", f"some of {', '.join(known)}", kind, cure)
+    methods = [_method(kind, by_budget, rows, records) for kind in kinds]
+    methods.append({"name": "private labels without privacy", "reference": "non_private"})
+    if public.labels is not None:
+        methods.append({"name": "public labels alone", "reference": "true_labels"})
+    return {**shared, "methods": methods, "seeds": given.seeds or [0]}
+
+
+def _known(config: Config, rehearsed: bool) -> list[str]:
+    """The methods that have settings for such rows, by rehearsals if there are any."""
+    labels, unit = config.data.labels, config.privacy.unit
+    planned = [kind for kind, plan in PLANNERS.items() if plan is not None and rehearsed]
+    mechanisms = {kind: mechanism_class(kind) for kind in (*planned, *PATE)}
+    fits = [
+        kind
+        for kind, known in mechanisms.items()
+        if known.label_space == labels and (known.persons or unit == "row")
+    ]
+    if labels == "class" and unit == "row":
+        images = len(describe(config.data).input_shape) == 3
+        fits += [kind for kind, known in BASELINES.items() if images or not known.images]
+    return [AUTO, *fits]
+
+
+def _with_features(settings: Settings) -> Settings:
+    """Settings of methods that rehearse no features: those of a network for colour images."""
+    config = config_of(settings)
+    colour = describe(config.data).input_shape[2:] == (3,)
+    return (
+        merged(settings, {"features": STAGES}) if colour and config.features == "auto" else settings
+    )
+
+
+def _method(
+    kind: str, by_budget: Mapping[float, Settings], rows: int, records: int
+) -> dict[str, Any]:
+    """A method for so many public rows and expected records, at each budget."""
+    if kind in BASELINES:
+        baseline = BASELINES[kind]().for_records(records, tuning.BATCHES)
+        budgets = {"epsilons": [*by_budget], "rehearsed": True}
+        return {"name": kind, "baseline": asdict(baseline), **budgets}
+    points = []
+    for epsilon, settings in by_budget.items():
+        point = settings
+        if kind in PATE:
+            automatic = merged(settings, {"mechanism": {"kind": AUTO}})
+            point = _asking(_with_features(automatic), kind, rows, teachers_of(records))
+        elif kind != AUTO:
+            point = {**settings, "mechanism": {"kind": AUTO, "among": kind}}
+        points.append({**point, "epsilon": epsilon})
+    return {"name": kind, "points": points}
+
+
+def _asking(settings: Settings, kind: str, rows: int, teachers: int) -> Settings:
+    """PATE in one round: as many of ``rows`` queries as its noise allows."""
+    counts = [count for count in tuning.QUERIES if count <= rows]
+    for count in (*counts, min(tuning.FEWEST, rows)):
+        own = {"mechanism": {"kind": kind, "teachers": teachers}, "rounds": [{"queries": count}]}
+        point = merged(settings, own)
+        schedule = config_of(point).schedule
+        noise, *_ = solved_numbers(schedule, solved(schedule))  # of its mechanism, before a score
+        if max(noise.values()) <= tuning.NOISE_SHARE * teachers:
+            break
+    return point
