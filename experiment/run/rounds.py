@@ -149,10 +149,11 @@ def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -
     console.say(round_line(number, results[-1], public.task.labels))
     known = estimates(results, results[-1].period)
     if (kept := best_round(known)) < number:
-        texts = [estimate.text() for n in (number, kept) if (estimate := known[n - 1])]
+        texts = [e.text() for n in (number, kept) if (e := known[n - 1]) and e.known]
+        told = f" (labels {' against '.join(texts)})" if len(texts) > 1 else ""
         console.say(
-            f"round {number} is worse than round {kept}: labels {' against '.join(texts)}. "
-            f"Round {kept}'s student and features are kept."
+            f"round {number} is worse than round {kept} by what was released{told}, so round "
+            f"{kept}'s student and features are kept. Nothing is to be done."
         )
 
 

@@ -1,13 +1,19 @@
 """What the command line answers to what a new user types."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.options import parse
+from labelwall.experiment.run.lines import result_line
+from labelwall.experiment.run.summary import Baselines
+from labelwall.wall.computing import free_threads
+from labelwall.wall.console import Console
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
+from tests.experiment.results import made_summary
 
 ROUNDS = ["--rounds", "2"]
 pytestmark = pytest.mark.usefixtures("folder")
@@ -76,6 +82,37 @@ def test_missing_private_rows_are_noticed_before_the_rehearsal(table: list[str],
     said = capsys.readouterr().err
     assert "`data.private` must be an existing file or folder" in said
     assert "rehears" not in said
+
+
+def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
+    beside = Baselines(frequent=("good", 0.745), public=0.7, no_privacy=0.81)
+    line = result_line(made_summary(test_accuracy=0.52, baselines=beside), Path("run"))
+    assert "52.00%, BELOW THE MOST FREQUENT CLASS: always 'good' 74.5%, public labels" in line
+    better = result_line(made_summary(test_accuracy=0.8, baselines=beside), Path("run"))
+    assert "80.00%, beside: always 'good' 74.5%, public labels alone 70.0%, without" in better
+
+
+def test_progress_is_a_line_at_most_each_half_minute_and_json_on_request(
+    capsys, monkeypatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("labelwall.wall.console.time.monotonic", lambda: now[0])
+    console = Console(json=True)
+    for task in range(10):
+        for done in range(4):
+            now[0] += 2.0
+            console.progress(f"task {task}", done, 4)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert 2 <= len(lines) <= 4  # in 80 seconds
+    assert {"task", "done", "total", "seconds_left"} == lines[0].keys()
+
+
+def test_threads_are_as_many_as_cpus_are_idle(monkeypatch) -> None:
+    for idle, most, expected in ((0, 4, 1), (50, 4, 2), (100, 4, 4), (100, 2, 2)):
+        seen = iter([(0, 0), (idle, 100)])
+        monkeypatch.setattr("labelwall.wall.computing._idle", lambda seen=seen: next(seen))
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
+        assert free_threads(most) == expected
 
 
 def test_help_says_the_defaults_of_own_data(capsys) -> None:
