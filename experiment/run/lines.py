@@ -96,8 +96,8 @@ def result_line(summary: Summary, run_dir: Path) -> str:
     if hidden := uneven(summary):
         score += f" ({hidden})"
     if summary.baselines is not None:
-        beside = "BELOW THE MOST FREQUENT CLASS" if summary.useless else "beside"
-        score += f", {beside}: {summary.baselines.text()},"
+        score += ", BELOW THE MOST FREQUENT CLASS" if summary.useless else ""
+        score += f" ({summary.baselines.text()})"
     if summary.best_round != len(summary.rounds):
         score += f" (round {summary.best_round} kept)"
     against = "" if summary.adversary == POOLED else f" against {summary.adversary}"

@@ -66,7 +66,7 @@ class Baselines:
         if self.public is not None:
             text += f", public labels alone {100 * self.public:.1f}%"
         if self.no_privacy is not None:
-            text += f", without privacy about {100 * self.no_privacy:.0f}%"
+            text += f", no privacy about {100 * self.no_privacy:.0f}%"
         return text
 
 
