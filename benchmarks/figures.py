@@ -87,9 +87,9 @@ def cifar10_plurality(root: str, download: bool) -> np.ndarray:
 
     int64 [8192], from 30,000 private images.
     """
-    from labelwall.teacher.records.sources import open_records
+    from labelwall.teacher.records.private_records import open_records
     from labelwall.teacher.search.cpu import ExactIndex
-    from labelwall.wall.datasets.config import DataConfig
+    from labelwall.wall.datasets.data_config import DataConfig
     from labelwall.wall.datasets.sources import describe, read_public
     from labelwall.wall.features.embedder import Embedder
     from labelwall.wall.messages import ExtractorSpec

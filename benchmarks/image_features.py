@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.student.asking.features import principal_axes
-from labelwall.student.settings import STAGES
+from labelwall.student.public_settings import STAGES
 from labelwall.wall.datasets import folders, readers
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.labels import class_names

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labelwall.teacher.search.devices import PRODUCTS
+from labelwall.teacher.search.accelerators import PRODUCTS
 
 # Of square matrices; the fastest size counts.
 SIZES = {"cpu": (512, 1024, 2048), "elsewhere": (4096, 8192, 16384)}

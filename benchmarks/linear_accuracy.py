@@ -33,8 +33,8 @@ from tables import keel
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.student.asking.features import linear_power, principal_axes
+from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.measure import FitSettings
-from labelwall.student.linear.model import fit
 from labelwall.student.linear.neighbours import Says, with_neighbours
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.mechanisms.base import Priced

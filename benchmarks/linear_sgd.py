@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from labelwall.teacher.baselines.config import LinearNoisySgd
+from labelwall.teacher.baselines.baselines import LinearNoisySgd
 
 if TYPE_CHECKING:
     import torch

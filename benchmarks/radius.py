@@ -27,7 +27,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import BATCH, BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import MissingData

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.measure import FitSettings
-from labelwall.student.linear.model import fit
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot

@@ -41,7 +41,7 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.datasets.config import PublicData
+from labelwall.wall.datasets.data_config import PublicData
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import errors

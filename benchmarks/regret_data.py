@@ -16,7 +16,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.student.asking.features import principal_axes
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.folders import constant_order
 from labelwall.wall.label_kinds import ValueLabels, errors, label_space
 

@@ -39,7 +39,7 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 

@@ -146,8 +146,8 @@ def index_over(
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms.votes import PrivateKnn
-    from labelwall.teacher.records.sources import Records
-    from labelwall.teacher.shards.config import ScaleConfig
+    from labelwall.teacher.records.private_records import Records
+    from labelwall.teacher.shards.scale_config import ScaleConfig
     from labelwall.teacher.shards.shards import ShardedRows
     from labelwall.wall.label_kinds import numbered_space
     from labelwall.wall.messages import ExtractorSpec

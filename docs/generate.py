@@ -11,7 +11,7 @@ from labelwall import pipeline
 from labelwall.docs.hooks import PAGES
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import explained
-from labelwall.student.config import StudentConfig
+from labelwall.student.student_config import StudentConfig
 from labelwall.teacher.custody.groups import (
     BudgetConfig,
     CapsConfig,
@@ -19,9 +19,9 @@ from labelwall.teacher.custody.groups import (
     RoundConfig,
 )
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.teacher.service.service_config import ServiceConfig
+from labelwall.teacher.shards.scale_config import ScaleConfig
+from labelwall.wall.datasets.data_config import DataConfig
 
 TOP = Path(__file__).parents[1]
 SECTIONS = {

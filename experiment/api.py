@@ -29,7 +29,7 @@ from .data import LABELS, Data
 from .model import Model, load
 from .run.run_folder import RunFolder
 from .shown import table
-from .train import owner_alone, train
+from .whole_run import owner_alone, train
 
 Settings = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..wall.datasets.config import SPLITS
+from ..wall.datasets.data_config import SPLITS
 from ..wall.datasets.tables import ID, read_table
 from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, listed

@@ -91,7 +91,7 @@ class Model(Shown):
     """
 
     def __init__(self, path: str | Path) -> None:
-        from ..student.model import load as load_student
+        from ..student.student_model import load as load_student
 
         self.path, self.student = Path(path), load_student(path)
         known, names = self.path / LABELS, self.student.classes
@@ -163,7 +163,7 @@ class Model(Shown):
         from ..wall.console import Console
         from ..wall.datasets.sources import describe
         from .config.settings import load_config
-        from .train import owner_alone, update
+        from .whole_run import owner_alone, update
 
         with owner_alone():
             if private is not None:

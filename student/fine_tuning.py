@@ -25,10 +25,10 @@ from ..wall.networks import UNFIT, Backbone, at_side, load
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress
 from .asking.features import Plain
-from .config import StudentConfig
-from .devices import kind
 from .linear.stored import stored_layer
 from .module import GROUP, Augmenter, weak_views
+from .several_devices import kind
+from .student_config import StudentConfig
 
 STEM, BLOCKS = ("conv_stem", "bn1"), "blocks"  # of timm's EfficientNets and MobileNets, in order
 ROWS = 4 * GROUP  # images whose views are computed at once

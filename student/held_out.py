@@ -11,9 +11,9 @@ import numpy as np
 
 from ..wall.messages import ABSTAINED
 from ..wall.progress import TaskProgress, no_progress
-from .config import StudentConfig
-from .data import Pool, has_soft
-from .devices import parallel, process_count
+from .batches import Pool, has_soft
+from .several_devices import parallel, process_count
+from .student_config import StudentConfig
 from .train import outputs, train
 
 DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..wall.console import Console
-from ..wall.datasets.config import Task
+from ..wall.datasets.data_config import Task
 from ..wall.errors import InvalidInput, LabelwallError
 from ..wall.features.embedder import Embedder, integers
 from ..wall.files import reading
@@ -23,16 +23,16 @@ from .asking.ask import Asked
 from .asking.asking_features import estimates
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.public_rows import PublicRows
-from .config import PRETRAINED, StudentConfig
-from .data import Pool, has_soft
+from .batches import Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
-from .linear.network import after_features, as_network
+from .linear.released_network import after_features, as_network
 from .linear.stored import stored_probabilities
 from .linear.virtual_rows import virtual_rows
 from .results import Estimate, RoundResult, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
+from .student_config import PRETRAINED, StudentConfig
 from .train import (
     LINEAR,
     check,

@@ -15,8 +15,8 @@ from ..wall.label_kinds import STEPS
 from ..wall.networks import Backbone
 from ..wall.preprocessing import Preprocessing
 from . import losses
-from .config import StudentConfig
-from .data import STEPS_A_CHAPTER, Batch, Pool
+from .batches import STEPS_A_CHAPTER, Batch, Pool
+from .student_config import StudentConfig
 
 WEIGHT_DECAY = 1e-2  # AdamW's, per step and unit of learning rate
 EMA_DECAY = 0.995  # of the averaged weights that are kept, per step

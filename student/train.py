@@ -34,11 +34,11 @@ from ..wall.messages import ExtractorSpec
 from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
-from . import model
-from .config import StudentConfig
-from .data import STEPS_A_CHAPTER, Pool, Steps, StudentData
-from .devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
+from . import student_model
+from .batches import STEPS_A_CHAPTER, Pool, Steps, StudentData
 from .module import STUDENT_MODULES, Student
+from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
+from .student_config import StudentConfig
 
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 BATCH = 500  # rows whose features are computed at once
@@ -283,7 +283,7 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
 
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
-    return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)
+    return student_model.outputs(student_model.preprocessed(spec), inputs, spec.num_classes)
 
 
 def features_of(spec: ExtractorSpec, rows: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from ..wall.guarantee import single_analyst
 from .custodian import Custodian, open_custodian
 from .ledger.url import LedgerUrl, Place
 from .records.embedding_cache import forget
-from .records.sources import Records
+from .records.private_records import Records
 from .teacher import Teacher
 
 FOLDER, UNFINISHED = "analysts", "removing"

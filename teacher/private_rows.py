@@ -15,7 +15,7 @@ from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates
 from .records.embedding_cache import Embedding, embed_records, forget, forget_shards
-from .records.sources import Records
+from .records.private_records import Records
 
 
 class PrivateRows:
@@ -127,7 +127,7 @@ class PrivateRows:
         """
         from ..wall.devices import device_of  # torch
         from .classifiers.cnn_ensemble import CnnEnsemble  # torch
-        from .search.devices import index_on
+        from .search.accelerators import index_on
 
         embedder, records = self.embedder(spec), self.records()
         device = device_of(self.device)

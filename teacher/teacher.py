@@ -21,7 +21,7 @@ from .mechanisms.ind_knn import EarlierAnswers
 from .mechanisms.registry import from_slot, space_of
 from .noise.entropy import Entropy
 from .private_rows import PrivateRows
-from .records.sources import Records
+from .records.private_records import Records
 
 
 class Teacher:

@@ -14,7 +14,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.messages import ExtractorSpec, Queries

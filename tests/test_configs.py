@@ -12,7 +12,7 @@ from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan.show import describe_plan, render_plan
-from labelwall.student.config import StudentConfig
+from labelwall.student.student_config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.custody.groups import (
     BudgetConfig,
@@ -23,9 +23,9 @@ from labelwall.teacher.custody.groups import (
 )
 from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.teacher.service.service_config import ServiceConfig
+from labelwall.teacher.shards.scale_config import ScaleConfig
+from labelwall.wall.datasets.data_config import DataConfig
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "docs" / "check_epsilon.py"

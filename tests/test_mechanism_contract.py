@@ -24,10 +24,10 @@ from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets.config import Task
+from labelwall.wall.datasets.data_config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.progress import no_progress

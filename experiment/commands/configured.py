@@ -102,7 +102,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def options_of(command: str) -> dict[str, Any]:
     """A command's own options, and groups of its settings."""
     if command == "serve":  # whose settings an analyst's process does not load
-        from ...teacher.service.config import ServiceConfig
+        from ...teacher.service.service_config import ServiceConfig
 
         return {"service": ServiceConfig}
     return OPTIONS.get(command, {})
@@ -118,7 +118,7 @@ def _parsed(
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
-    from ..train import train
+    from ..whole_run import train
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
     console = Console(quiet=rest.quiet, json=rest.progress == "json")

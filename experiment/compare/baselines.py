@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from ...student.asking.features import PublicFeatures, first_extractor, whitened
-from ...student.settings import PublicSide
+from ...student.public_settings import PublicSide
 from ...teacher.accounting.conversion import round_up
-from ...teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd
+from ...teacher.baselines.baselines import AnyBaseline, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.custody.groups import BudgetConfig
-from ...teacher.records.sources import Records
+from ...teacher.records.private_records import Records
 from ...wall.console import Console
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.data_config import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import Embedder
 from ...wall.matrices import MAX_ENTRY

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 
 from ...student.asking.features import digest
-from ...student.data import Pool
-from ...student.devices import require_devices
+from ...student.batches import Pool
+from ...student.several_devices import require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.baselines.config import AnyBaseline, PrivateClassification
+from ...teacher.baselines.baselines import AnyBaseline, PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.custody.places import tell_budgets
 from ...teacher.custody.solver import solved
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
-from ...teacher.records.sources import open_records
+from ...teacher.records.private_records import open_records
 from ...wall.console import Console
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.files import reading, write_file

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
-from ...student.settings import PublicSide
+from ...student.public_settings import PublicSide
+from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.schedule import Schedule
-from ...teacher.custody.settings import PrivateSide
 from ...wall.datasets.texts import HASHED
 
 Part = TypeVar("Part", bound="PrivateSide | PublicSide")

@@ -15,14 +15,14 @@ import numpy as np
 
 from ...student.linear.measure import carried_axes
 from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
-from ...student.settings import LEAST_RECORDS, STAGES
+from ...student.public_settings import LEAST_RECORDS, STAGES
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism, Priced
 from ...teacher.mechanisms.overlap import MAX_QUERIES
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets import readers
-from ...wall.datasets.config import SPLITS, DataConfig
+from ...wall.datasets.data_config import SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
 from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table

@@ -15,7 +15,7 @@ from docstring_parser import parse as docstring
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from ...teacher.custody.settings import PrivateSide
+from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.mechanisms.registry import DEFAULT_KIND
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import FORMAT, other_format

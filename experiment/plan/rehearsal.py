@@ -27,11 +27,11 @@ from ...student.asking.features import (
 from ...student.asking.matrix_round import MatrixRound
 from ...student.linear.labelled import Labelled, labelled
 from ...student.linear.shift_of_counts import compared
-from ...student.settings import FirstFeatures, PublicSide
+from ...student.public_settings import FirstFeatures, PublicSide
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.data_config import PublicData, Task
 from ...wall.features.embedder import Embedder, unit_length
 from ...wall.labels import has_truth
 from ...wall.matrices import nearest_cells

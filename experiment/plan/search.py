@@ -18,13 +18,13 @@ import numpy as np
 
 from ...student.asking.features import BINS, FOURIER, first_extractor
 from ...student.learning import check_student
-from ...student.settings import STAGES, PublicSide
+from ...student.public_settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
 from ...teacher.private_files import make_private
 from ...wall.console import Console
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput

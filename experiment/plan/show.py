@@ -11,7 +11,7 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.custody.schedule import Schedule
 from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.console import Console
-from ...wall.datasets.config import DataConfig
+from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData
 from ...wall.guarantee import for_unit, protected

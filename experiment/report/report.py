@@ -18,8 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from ...student.measures import BINS, Measures, NameMeasures
-from ...student.model import StudentInfo, unpack
 from ...student.results import read
+from ...student.student_model import StudentInfo, unpack
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ...teacher.accounting.accountant import require_affordable
+from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.recorded import recorded
 from ...teacher.custody.schedule import Schedule
-from ...teacher.custody.settings import PrivateSide
 from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.computing import Computing
 from ...wall.console import Console

@@ -19,15 +19,15 @@ from ...student.asking.features import (
     whitened,
 )
 from ...student.asking.public_rows import PublicRows
-from ...student.settings import PublicSide
+from ...student.public_settings import PublicSide
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
+from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.recorded import recorded
-from ...teacher.custody.settings import PrivateSide
 from ...teacher.custody.solver import solved
 from ...wall.console import Console
 from ...wall.datasets import arrays
-from ...wall.datasets.config import Task
+from ...wall.datasets.data_config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.files import write_arrays

@@ -7,12 +7,12 @@ import torch
 
 from ...student.asking.features import PublicFeatures, first_extractor
 from ...student.asking.public_rows import PublicRows
-from ...student.devices import require_devices
 from ...student.learning import check_student
-from ...student.settings import PublicSide
+from ...student.public_settings import PublicSide
+from ...student.several_devices import require_devices
 from ...wall.computing import free_threads
 from ...wall.console import Console
-from ...wall.datasets.config import PublicData
+from ...wall.datasets.data_config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import listed
 from ...wall.labels import LabelSpace

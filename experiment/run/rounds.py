@@ -17,10 +17,10 @@ from ...student.asking.estimates import best_round
 from ...student.asking.features import digest
 from ...student.asking.public_rows import PublicRows
 from ...student.learning import Learned, learn
-from ...student.model import Privacy, StudentInfo, pack
 from ...student.results import RoundResult
 from ...student.round_files import TRAINING_LABELS
 from ...student.scores import digest_of_tests, label_score, student_score
+from ...student.student_model import Privacy, StudentInfo, pack
 from ...student.train import outputs
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up

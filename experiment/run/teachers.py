@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...teacher.accounting.plan import Plan
+from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.recorded import plan_beside
-from ...teacher.custody.settings import PrivateSide
 from ...wall.answering import Answering
 from ...wall.client import RETRIED, RemoteTeacher
 from ...wall.console import Console
-from ...wall.datasets.config import Task
+from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.guarantee import POOLED, protected
 from .custodians import Custodians

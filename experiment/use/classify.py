@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...student.model import ESTIMATE, StudentModel, reads_table
+from ...student.student_model import ESTIMATE, StudentModel, reads_table
 from ...wall.datasets import arrays, readers
 from ...wall.errors import InvalidInput, MissingData, listed
 from ...wall.progress import Progress, no_progress

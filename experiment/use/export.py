@@ -9,7 +9,7 @@ import onnxruntime
 import torch
 from torch import nn
 
-from ...student.model import Preprocessed, StudentInfo, StudentModel, pack
+from ...student.student_model import Preprocessed, StudentInfo, StudentModel, pack
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.graphs import to_onnx
 from ...wall.messages import canonical_json

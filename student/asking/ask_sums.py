@@ -9,8 +9,8 @@ from ...wall.label_kinds import numbered_space
 from ...wall.matrices import Weights
 from ...wall.messages import Answers, Outcome, Receipt, join_receipts
 from ...wall.questions import SumsForm
+from ..linear.linear_model import fit
 from ..linear.measure import FitSettings
-from ..linear.model import fit
 from ..linear.neighbours import Says, with_neighbours
 from ..linear.stored import stored_fit
 from .estimates import Estimate, by_model

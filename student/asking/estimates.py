@@ -13,8 +13,8 @@ from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
 from ...wall.questions import CellsForm, SumsForm
 from ..held_out import Cleaned
+from ..linear.linear_model import LinearModel
 from ..linear.measure import MAX_ROWS
-from ..linear.model import LinearModel
 from ..results import AGREEMENT, COUNTS, MOMENTS, PROBABILITIES, UNKNOWN, Estimate
 
 DRAWS = 20  # of the split of noisy counts into two independent ones

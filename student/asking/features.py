@@ -18,7 +18,7 @@ import safetensors.numpy
 from threadpoolctl import threadpool_limits
 
 from ...wall.computing import Computing
-from ...wall.datasets.config import Task
+from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...wall.files import whole
@@ -27,7 +27,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ...wall.questions import QueryForm
 from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
-from ..settings import STAGES, TIMM, FirstFeatures
+from ..public_settings import STAGES, TIMM, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
 BINS, ALL_BINS = "bins", 1024  # the same

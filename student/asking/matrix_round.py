@@ -12,7 +12,7 @@ from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ExtractorSpec
 from ...wall.questions import Round
 from ..linear.labelled import Labelled
-from ..linear.model import LinearModel
+from ..linear.linear_model import LinearModel
 from ..linear.neighbours import Says
 from ..round_files import CLASSIFIER, PROBABILITIES
 

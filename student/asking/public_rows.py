@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.data_config import PublicData, Task
 from ...wall.features.embedder import unit_length
 from ...wall.messages import ExtractorSpec
 from ..linear.labelled import Labelled, labelled
-from ..settings import PublicSide
+from ..public_settings import PublicSide
 from .features import PublicFeatures
 
 MIN_LABELLED = 100  # rows that tell how frequent classes are

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...wall.progress import TaskProgress, no_progress
-from .config import LinearNoisySgd, NoisySgd
+from .baselines import LinearNoisySgd, NoisySgd
 
 PREDICTION_BATCH = 1000  # rows
 MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts of a Poisson batch

@@ -24,7 +24,7 @@ from ...wall.networks import one_thread
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress, no_progress
 from ..records.embedding_cache import NETWORKS, row_digests
-from ..records.sources import Records
+from ..records.private_records import Records
 from .linear_ensemble import shard_numbers
 
 STEPS, BATCH = 120, 32  # some 16 passes over 240 rows

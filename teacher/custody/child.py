@@ -19,10 +19,10 @@ from pydantic import TypeAdapter
 
 from ...wall.errors import LabelwallError, reason_of
 from ..noise.entropy import SystemEntropy
-from ..service.config import ServiceConfig
 from ..service.keys import token_of
+from ..service.service_config import ServiceConfig
+from .private_settings import PrivateSide
 from .serving import CHILD, serve
-from .settings import PrivateSide
 
 
 @contextmanager

@@ -6,17 +6,17 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from ...wall.console import Console
-from ...wall.datasets.config import Task
+from ...wall.datasets.data_config import Task
 from ...wall.files import PART, ROWS
 from ...wall.guarantee import POOLED
 from ...wall.progress import Progress, no_progress
 from ..custodian import Custodian, open_custodian
 from ..noise.entropy import Entropy
-from ..records.sources import open_records, stream_records
+from ..records.private_records import open_records, stream_records
 from ..teacher import Teacher
 from .places import identity, tell_budgets
+from .private_settings import PrivateSide
 from .recorded import plan_beside
-from .settings import PrivateSide
 
 
 @contextmanager

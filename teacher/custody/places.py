@@ -12,15 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...wall.datasets.config import SPLITS, DataConfig
+from ...wall.datasets.data_config import SPLITS, DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch
 from ...wall.files import ROWS, whole
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
+from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
-from .settings import PrivateSide
 
 BUDGETS = "budgets.json"  # of the directory beside the rows
 

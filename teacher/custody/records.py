@@ -13,7 +13,7 @@ import numpy as np
 
 from ...wall.console import Console
 from ...wall.datasets import folders
-from ...wall.datasets.config import Task, require_apart
+from ...wall.datasets.data_config import Task, require_apart
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
@@ -22,10 +22,10 @@ from ..custodian import IDENTITY
 from ..noise.entropy import SystemEntropy
 from ..records.inspect import BANNER, bad_rows
 from ..records.persons import MAX_LENGTH, NOBODY, codes_of
-from ..records.sources import ingest_more
+from ..records.private_records import ingest_more
 from ..teacher import Teacher
 from .opening import local_teacher
-from .settings import PrivateSide
+from .private_settings import PrivateSide
 
 
 def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Console) -> str:

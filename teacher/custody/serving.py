@@ -16,14 +16,14 @@ from ..accounting.accountant import certified_epsilon, require_affordable
 from ..accounting.conversion import round_up
 from ..custodian import Custodian
 from ..noise.entropy import Entropy
-from ..records.sources import open_records
+from ..records.private_records import open_records
 from ..service.app import create_app
-from ..service.config import ServiceConfig, Settings
 from ..service.keys import Key, Keys, digest_of
 from ..service.server import address, listen, server
 from ..service.service import build_service
+from ..service.service_config import ServiceConfig, Settings
 from .opening import custody, teacher_factory
-from .settings import PrivateSide
+from .private_settings import PrivateSide
 
 CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
 LOADING = threading.Lock()  # one thread loads torch, whose modules import each other

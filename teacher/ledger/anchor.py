@@ -59,16 +59,18 @@ import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
 from ...wall.files import FORMAT, other_format
-from . import tables
+from . import ledger_tables
 from .database import open_database, write_file
 from .url import Place
 
 T = TypeVar("T")
 
 metadata = sa.MetaData()
-table = tables.table("anchor", metadata, "format", seq=sa.Integer, hash=sa.Text, nonce=sa.Text)
+table = ledger_tables.table(
+    "anchor", metadata, "format", seq=sa.Integer, hash=sa.Text, nonce=sa.Text
+)
 # In the ledger, in no export.
-nonces = tables.table("nonces", sa.MetaData(), "one", nonce=sa.Text, previous=sa.Text)
+nonces = ledger_tables.table("nonces", sa.MetaData(), "one", nonce=sa.Text, previous=sa.Text)
 WRITTEN = "written"  # what a connection is marked with whose changes the anchor follows
 Entry = tuple[int, str, str]  # sequence number and hash of an entry, its nonce ("" for none)
 
@@ -92,7 +94,7 @@ def take_nonce(ledger: sa.Connection, previous: str) -> Entry:
     else:
         nonces.create(ledger)
         ledger.execute(nonces.insert(), row)
-    seq, digest = ledger.execute(tables.READ_HEAD).one()
+    seq, digest = ledger.execute(ledger_tables.READ_HEAD).one()
     return seq, digest, str(row["nonce"])
 
 
@@ -134,7 +136,7 @@ class Anchor:
         not be read.
         """
         nonce, previous = read_nonces(ledger)
-        seq, digest = ledger.execute(tables.READ_HEAD).one()
+        seq, digest = ledger.execute(ledger_tables.READ_HEAD).one()
         if not self._has_place() or not (self._ready or self._database.exists()):
             self._require_new(nonce)  # nothing is created under a mistyped name
             self._database.create(metadata.create_all)
@@ -195,7 +197,7 @@ class Anchor:
         self, anchored: Entry, nonces: tuple[str, str], ledger: sa.Connection
     ) -> None:
         seq, digest, nonce = anchored
-        stored = ledger.execute(tables.HASH_OF, {"seq": seq}).scalar()
+        stored = ledger.execute(ledger_tables.HASH_OF, {"seq": seq}).scalar()
         if nonce not in ("", *nonces) or stored != digest:
             raise LedgerMismatch(
                 f"the ledger is older than, or forked from, its anchor {self.name} (entry {seq}): "
@@ -271,23 +273,25 @@ class StoredLedger:
         page by page, in plain reads that keep no writer waiting: they never change, what comes
         after that entry is left out, and the last one must have its hash.
         """
-        ((seq, newest), extractors) = self.in_custody(tables.read_public)
+        ((seq, newest), extractors) = self.in_custody(ledger_tables.read_public)
 
         def copy(target: sa.Connection) -> None:
             last, digest = -1, ""
-            tables.metadata.create_all(target)
+            ledger_tables.metadata.create_all(target)
             while last < seq:
                 with self._database.reading() as connection:
-                    page = [row for row in tables.page_after(connection, last) if row.seq <= seq]
+                    page = [
+                        row for row in ledger_tables.page_after(connection, last) if row.seq <= seq
+                    ]
                 if not page:
                     break
-                target.execute(tables.APPEND, [dict(row._mapping) for row in page])
+                target.execute(ledger_tables.APPEND, [dict(row._mapping) for row in page])
                 last, digest = page[-1].seq, page[-1].hash
             if digest != newest:
                 raise LedgerMismatch("the ledger was replaced by another one while it was copied.")
-            target.execute(tables.head.insert(), {"one": 1, "seq": seq, "hash": newest})
+            target.execute(ledger_tables.head.insert(), {"one": 1, "seq": seq, "hash": newest})
             if extractors:
-                target.execute(tables.extractors.insert(), extractors)
+                target.execute(ledger_tables.extractors.insert(), extractors)
 
         write_file(path, copy)
 

@@ -8,7 +8,7 @@ A charge whose results were never recorded stays spent. The same query pays agai
 comes back, so the recorded loss is never below what was released.
 
 The table `entries` (seq, kind, body, prev, hash) has all that is public, but for the extractors'
-fields, which it names by their hash (tables.py); it is replayed when the ledger is opened. A
+fields, which it names by their hash (ledger_tables.py); it is replayed when the ledger is opened. A
 private table has what each record paid under a prepaid release (individual_budgets.py), written in
 the same transactions.
 """
@@ -27,7 +27,7 @@ from ...wall.files import FORMAT
 from ...wall.guarantee import POOLED
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
-from . import tables
+from . import ledger_tables
 from .anchor import StoredLedger
 from .database import open_database
 from .individual_budgets import (
@@ -41,8 +41,8 @@ from .individual_budgets import (
     encode_integers,
     payment_row,
 )
+from .ledger_tables import private
 from .state import GENESIS_PREV, LedgerState, entry_hash
-from .tables import private
 from .url import Place
 
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
@@ -125,7 +125,7 @@ class Ledger(StoredLedger):
         """
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe}
         text = canonical_json({**body, "adversary": adversary, "plan": plan.to_json()}).decode()
-        open_database(place).create(lambda connection: tables.begin(connection, text))
+        open_database(place).create(lambda connection: ledger_tables.begin(connection, text))
         return cls(place, anchor)
 
     def catch_up(self) -> None:
@@ -309,18 +309,18 @@ class Ledger(StoredLedger):
     def _catch_up(self, connection: sa.Connection) -> None:
         """Replay new entries. Raises LedgerMismatch unless they continue what was read before."""
         checked = set(self.state.extractors)
-        while rows := tables.page_after(connection, self.state.seq):
+        while rows := ledger_tables.page_after(connection, self.state.seq):
             for row in rows:
                 self.state.apply(row.seq, row.kind, row.body, row.prev, row.hash)
         seq, digest = self._newest
-        stored = connection.execute(tables.READ_HEAD).one()
+        stored = connection.execute(ledger_tables.READ_HEAD).one()
         if tuple(stored) != (self.state.seq, self.state.head) or (
             seq >= 0 and self.state.hashes[seq : seq + 1] != [digest]
         ):
             raise LedgerMismatch(
                 "the stored ledger is older than, or forked from, what this process has seen of it."
             )
-        tables.require_extractors(connection, self.state.extractors - checked)
+        ledger_tables.require_extractors(connection, self.state.extractors - checked)
         plan = self.state.plan
         if plan is None or not any(release.prepaid for release in plan.releases()):
             return
@@ -362,10 +362,10 @@ class Ledger(StoredLedger):
             return
         sha256, text = self._extractor
         if sha256 in self.state.extractors:
-            tables.require_extractors(connection, [sha256])
+            ledger_tables.require_extractors(connection, [sha256])
         else:
             values = {"sha256": sha256, "fields": text}
-            self._writing(connection).execute(tables.extractors.insert(), values)
+            self._writing(connection).execute(ledger_tables.extractors.insert(), values)
             self.written += len(text)
         self._append(connection, "extractor", {"sha256": sha256})
 
@@ -375,6 +375,6 @@ class Ledger(StoredLedger):
         digest = entry_hash(seq, kind, text, prev)
         self._writing(connection)
         self.state.apply(seq, kind, text, prev, digest)
-        tables.append(connection, seq, kind, text, prev, digest)
+        ledger_tables.append(connection, seq, kind, text, prev, digest)
         self.written += len(text)
         return seq

@@ -21,7 +21,7 @@ from ...wall.features.embedder import Embedder
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
-from .sources import Records
+from .private_records import Records
 
 NETWORKS = "networks"  # folder of PATE's, each taught by a shard of the records
 DIGEST_BYTES = 16

@@ -10,14 +10,14 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.datasets.columns import texts
-from ...wall.datasets.config import DataConfig
+from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
 from ...wall.datasets.readers import is_image
 from ...wall.datasets.sources import describe
 from ...wall.datasets.tables import one_file, read_table
 from ...wall.errors import shortened
 from ...wall.guarantee import Unit
-from .sources import (
+from .private_records import (
     GOOD,
     LABELS,
     NO_ID,

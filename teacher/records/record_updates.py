@@ -9,14 +9,14 @@ import numpy as np
 import sqlalchemy as sa
 
 from ...wall.errors import InvalidInput, shape_text
-from ..ledger import tables
-from .sources import Records
+from ..ledger import ledger_tables
+from .private_records import Records
 
 TABLE = "updates"
 PERSON_BYTES = 8  # of a person's code, before the input where the unit of privacy is a person
 updates = sa.Table(
     TABLE,
-    tables.records_metadata,
+    ledger_tables.records_metadata,
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("label", sa.BigInteger),  # null: removed
     sa.Column("input", sa.LargeBinary),
@@ -61,18 +61,22 @@ def add(connection: sa.Connection, records: Records) -> None:
         heads = [code.tobytes() for code in records.persons.astype("<i8")]
     contents = (head + row.tobytes() for head, row in zip(heads, little, strict=True))
     columns = zip(records.ids.tolist(), records.labels.tolist(), contents, strict=True)
-    _put(connection, tables.ADDED, tuple(columns))
+    _put(connection, ledger_tables.ADDED, tuple(columns))
 
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
-    _put(connection, tables.REMOVED, tuple((identity, None, None) for identity in ids.tolist()))
+    _put(
+        connection,
+        ledger_tables.REMOVED,
+        tuple((identity, None, None) for identity in ids.tolist()),
+    )
 
 
 def _put(connection: sa.Connection, event: str, rows: tuple[tuple[object, ...], ...]) -> None:
     """Write rows (id, label, input) in place of those with their ids."""
-    tables.records_metadata.create_all(connection)
-    tables.note_event(connection, event, len(rows))
+    ledger_tables.records_metadata.create_all(connection)
+    ledger_tables.note_event(connection, event, len(rows))
     for row in rows:
         connection.execute(updates.delete().where(updates.c.id == row[0]))
         connection.execute(updates.insert().values(row))

@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
 from ..accounting.accountant import odometer
 from ..accounting.conversion import round_up
-from ..ledger import tables
+from ..ledger import ledger_tables
 from ..private_files import ERRORS
 from ..records import record_updates
 from .callers import BrowserCustodian, Custodian
@@ -155,7 +155,7 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
     service = app_service(request).of(key, analyst)
     analysts, log = service.analysts, service.directory / ERRORS
     own = {} if analysts is None else analysts.services()
-    kinds, snapshot = (tables.ADDED, tables.REMOVED), service.queue.snapshot
+    kinds, snapshot = (ledger_tables.ADDED, ledger_tables.REMOVED), service.queue.snapshot
     # A reading; at full caps another certificate may be smaller.
     limit = service.plan.epsilon if service.certified is None else service.certified
     counts = tuple(release.spent for release in snapshot.releases)
@@ -171,7 +171,7 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
         callers=_callers(request.app.state.keys, [service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
-            lambda opened: tables.events(opened, *kinds, newest=MAX_CHANGES)
+            lambda opened: ledger_tables.events(opened, *kinds, newest=MAX_CHANGES)
         ),
         failed=log.stat().st_mtime if log.exists() else None,
     )

@@ -21,9 +21,9 @@ from fastapi.security.utils import get_authorization_scheme_param
 
 from ...wall.errors import Refused
 from ..private_files import log_failure
-from .config import MIB, Settings
 from .keys import Key
 from .replies import refused
+from .service_config import MIB, Settings
 
 DAY = 86400.0  # seconds
 MAX_BUCKETS = 10_000

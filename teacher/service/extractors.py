@@ -15,8 +15,8 @@ from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
 from ..records.embedding_cache import cache_name
 from .callers import OneAtATime
-from .config import MIB, Settings
 from .replies import refused
+from .service_config import MIB, Settings
 
 MAX_EXTRACTORS = 8  # kept in memory
 MAX_ROW_SECONDS = 0.25  # that a received network may take for one row

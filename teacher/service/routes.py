@@ -20,13 +20,13 @@ from ...wall.matrices import MATRICES
 from ...wall.messages import Queries, canonical_json
 from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
 from ..records.persons import codes_of
-from ..records.sources import received
+from ..records.private_records import received
 from . import replies
 from .callers import Analyst, Anyone, Custodian
-from .config import MIB
 from .extractors import accepted
 from .queue import HALF, Job, Result
 from .service import Service
+from .service_config import MIB
 
 VERSION = "1"
 MAX_WAIT = 30.0  # seconds that a request stays open for its job

@@ -22,8 +22,8 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...wall.errors import InvalidInput
-from .config import ServiceConfig
 from .replies import refused
+from .service_config import ServiceConfig
 
 CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
 BACKLOG, ACCEPTED = 2048, 1  # connections that wait, and that are accepted in one turn

@@ -13,15 +13,15 @@ from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
 from ..custodian import Custodian
 from ..ledger.anchor import read_nonces
-from ..ledger.tables import READ_HEAD
-from ..records.sources import Records
+from ..ledger.ledger_tables import READ_HEAD
+from ..records.private_records import Records
 from ..teacher import Teacher
 from .callers import BodyReader, Shared
-from .config import Settings
 from .extractors import Extractors
 from .keys import Key
 from .queue import RequestQueue
 from .replies import refused
+from .service_config import Settings
 
 COPY = "export.sqlite"
 

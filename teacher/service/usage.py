@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from ...wall.errors import LabelwallError, Refused
-from ..ledger import tables
+from ..ledger import ledger_tables
 from ..ledger.ledger import Ledger
 from ..ledger.state import LedgerState
 from .replies import REFUSALS, ReleaseLeft
@@ -74,7 +74,7 @@ class Usage:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._newest = ledger, 0  # number of the last row that was read
         self.charged, self.last = Counter[str](), dict[str, int]()
-        ledger.in_custody(tables.records_metadata.create_all)
+        ledger.in_custody(ledger_tables.records_metadata.create_all)
         self._newest, self.charged, self.last = ledger.in_custody(self._read)
 
     @contextmanager
@@ -94,7 +94,7 @@ class Usage:
                     over.append(position)
                     continue
                 place = {"caller": call.caller, "position": call.position, "slot": call.slot}
-                tables.note_event(connection, tables.CHARGED, call.queries, **place)
+                ledger_tables.note_event(connection, ledger_tables.CHARGED, call.queries, **place)
                 charged[call.caller] += call.queries
             if over:
                 raise OverCap(over)
@@ -112,11 +112,11 @@ class Usage:
     def _read(self, connection: sa.Connection) -> tuple[int, Counter[str], dict[str, int]]:
         """The last row's number, sums and times by caller, with what others have noted."""
         newest, charged, last = self._newest, Counter(self.charged), dict(self.last)
-        table = tables.event_times
+        table = ledger_tables.event_times
         rows = sa.select(table).where(table.c.number > newest).order_by(table.c.number)
         for row in connection.execute(rows):
             newest = row.number
-            if row.kind == tables.CHARGED:
+            if row.kind == ledger_tables.CHARGED:
                 charged[row.caller] += row.size
                 last[row.caller] = row.time
         return newest, charged, last
@@ -124,5 +124,7 @@ class Usage:
     def calls(self, caller: str | None = None, newest: int | None = None) -> list[sa.Row[Any]]:
         """The ``newest`` charges (None: all), oldest first, of one ``caller`` or of all."""
         return self._ledger.in_custody(
-            lambda opened: tables.events(opened, tables.CHARGED, newest=newest, caller=caller)
+            lambda opened: ledger_tables.events(
+                opened, ledger_tables.CHARGED, newest=newest, caller=caller
+            )
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.errors import InvalidInput, LabelwallError, MissingData, extra
-from .config import ScaleConfig
+from .scale_config import ScaleConfig
 from .worker import FAILED, ROWS, Shard, ShardFailed, journal, program
 
 TRIES = 20  # of one task, each in a worker that Ray restarted

@@ -22,12 +22,12 @@ from ..mechanisms.voters import Voters
 from ..private_rows import PrivateRows
 from ..records import record_updates
 from ..records.embedding_cache import forget_shards
-from ..records.sources import Records
+from ..records.private_records import Records
 from ..search.cpu import ROW_BITS, ROW_MASK
 from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
-from .config import ScaleConfig
 from .pools import Pool, RayPool
+from .scale_config import ScaleConfig
 from .worker import ROWS, Summary, append, block_rows, columns_of, finish, journal
 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)

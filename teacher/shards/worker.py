@@ -22,9 +22,9 @@ from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ..classifiers.linear_ensemble import shard_numbers
 from ..private_files import log_failure
-from ..records.sources import Records
+from ..records.private_records import Records
+from ..search.accelerators import index_on
 from ..search.cpu import ExactIndex
-from ..search.devices import index_on
 from ..search.index import Count
 from ..search.kernels import Similar
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.commands.configured import parse_cells
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.benchmarks.conftest import ROOT
 

@@ -12,8 +12,8 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.custody.opening import custody
 from labelwall.teacher.custody.serving import app_of
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.experiment import tiny

@@ -12,10 +12,10 @@ import safetensors
 from labelwall import pipeline
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import learning as training
-from labelwall.student.linear import classes, shift_of_gradients
+from labelwall.student.linear import fit_classes, shift_of_gradients
 from labelwall.student.linear.shares import Shares
-from labelwall.student.model import load
 from labelwall.student.round_files import CLASSIFIER, COUNTED, FEATURES
+from labelwall.student.student_model import load
 from tests.experiment import checks, tiny
 
 LINEAR = {"kind": "private_linear", "steps": 12, "noise_multiplier": 14.0, "axes": 3}
@@ -55,7 +55,7 @@ def see_foreign_rows(monkeypatch) -> None:
         offsets, shares = shift_of_gradients.shifted(*arguments)
         return np.zeros_like(offsets), replace(shares, foreign=True)
 
-    monkeypatch.setattr(classes, "shifted", foreign)
+    monkeypatch.setattr(fit_classes, "shifted", foreign)
     monkeypatch.setattr(training, "FEW_PUBLIC", 0)
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_said_of_labels_where_a_class_has_hardly_any_records(
         offsets, shares = shift_of_gradients.shifted(*arguments)
         return offsets, replace(shares, private=np.array([0.5, 0.5 - share, share]), foreign=False)
 
-    monkeypatch.setattr(classes, "shifted", rare)
+    monkeypatch.setattr(fit_classes, "shifted", rare)
     assert checks.run() == 0
     why = checks.summary()["rounds"][0]["estimate"]["why"]
     assert why.startswith("public rows may have more of a class") is unseen

@@ -9,7 +9,7 @@ import pytest
 
 import labelwall as lw
 from labelwall import pipeline
-from labelwall.wall.datasets import config as facts
+from labelwall.wall.datasets import data_config as facts
 from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named

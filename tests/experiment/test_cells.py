@@ -14,7 +14,7 @@ import torch
 
 import labelwall as lw
 from labelwall.experiment.api import _configured
-from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput
 from tests.wall.datasets.small import PUBLIC_TEXTS, text_of

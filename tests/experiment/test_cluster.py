@@ -23,8 +23,8 @@ from labelwall.experiment.config.options import parse
 from labelwall.teacher.custody.opening import custody
 from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.teacher.shards.pools import require_locked
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput

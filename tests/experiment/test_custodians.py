@@ -24,8 +24,8 @@ from labelwall.teacher.custody.opening import custody
 from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput, Refused

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student import devices
+from labelwall.student import several_devices
 from tests.experiment.checks import check_one_error
 
 RUN = ["run", "--config", "config.yaml", "--quiet"]
@@ -87,7 +87,7 @@ def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
 def test_what_can_not_be_trained_or_paid_is_refused_before_anything_is_opened(
     folder, options, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(devices, "gpus", lambda: 0)
+    monkeypatch.setattr(several_devices, "gpus", lambda: 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     (folder / "data.npz").unlink()
     named = options.partition("=")[0].removeprefix("--")

@@ -18,7 +18,7 @@ from labelwall import pipeline
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import train
-from labelwall.student.model import load
+from labelwall.student.student_model import load
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.label_kinds import STEPS, AttributeLabels, ValueLabels, errors
 from labelwall.wall.messages import ABSTAINED

@@ -20,11 +20,11 @@ from labelwall.teacher.custody.opening import custody, local_teacher
 from labelwall.teacher.custody.records import add_records, ids_of
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.records.private_records import open_records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.console import Console
 from labelwall.wall.datasets import folders
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.guarantee import EACH

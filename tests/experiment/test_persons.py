@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.student.model import unpack
+from labelwall.student.student_model import unpack
 from tests.experiment import tiny
 from tests.experiment.checks import shown, summary
 

@@ -12,7 +12,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import labelwall as lw
-from labelwall.experiment.train import in_python
+from labelwall.experiment.whole_run import in_python
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.experiment import tiny
 from tests.experiment.test_api import NAMES, QUICK, SPLITS, arrays, fit, frame, named

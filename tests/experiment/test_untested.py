@@ -11,7 +11,7 @@ from PIL import Image
 
 import labelwall as lw
 from labelwall.experiment.plan.rehearsal import labelled_rows
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import read_public
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, shown, summary

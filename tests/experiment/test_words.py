@@ -89,7 +89,9 @@ def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
     line = result_line(made_summary(test_accuracy=0.52, baselines=beside), Path("run"))
     assert "52.00%, BELOW THE MOST FREQUENT CLASS (always 'good' 74.5%, public labels" in line
     better = result_line(made_summary(test_accuracy=0.8, baselines=beside), Path("run"))
-    assert "80.00% (always 'good' 74.5%, public labels alone 70.0%, no privacy about 81%) at" in better
+    assert (
+        "80.00% (always 'good' 74.5%, public labels alone 70.0%, no privacy about 81%) at" in better
+    )
 
 
 def test_progress_is_a_line_at_most_each_half_minute_and_json_on_request(

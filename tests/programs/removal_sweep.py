@@ -15,7 +15,7 @@ from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.records import embedding_cache as embeddings
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.embedding_cache import row_digests
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import EACH
 from tests.postgres import swept

@@ -19,8 +19,8 @@ import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import Place
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import listen, server
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import Queries
 from tests.postgres import audited, swept

@@ -6,7 +6,7 @@ import torch
 
 from labelwall.experiment.config.options import parse
 from labelwall.teacher.custody.serving import serve
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.service_config import ServiceConfig
 from tests.seeded_noise import SeededNoise
 
 

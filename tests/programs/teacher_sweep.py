@@ -21,7 +21,7 @@ from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.batch import BATCH, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of

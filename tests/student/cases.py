@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import STEPS_A_CHAPTER, Pool
+from labelwall.student.batches import STEPS_A_CHAPTER, Pool
+from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import outputs, train
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace

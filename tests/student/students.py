@@ -2,7 +2,7 @@
 
 import torch
 
-from labelwall.student import model
+from labelwall.student import student_model
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 from labelwall.wall.networks import build, to_safetensors
@@ -12,7 +12,7 @@ SPACES: dict[str, LabelSpace] = {
     "attributes": AttributeLabels(("red", "round")),
     "value": ValueLabels(-10.0, 30.0),
 }
-PRIVACY = model.Privacy(0.981, 1e-5, "tight", "anyone", "ab" * 32, "a-random-name")
+PRIVACY = student_model.Privacy(0.981, 1e-5, "tight", "anyone", "ab" * 32, "a-random-name")
 IMAGE, VECTOR = (12, 12, 3), (8,)
 
 
@@ -29,14 +29,14 @@ def content(
         network.head.weight.mul_(20)  # so that answers differ from row to row
     statistics = (0.4,) * channels, (0.3,) * channels
     shares = (1 / space.outputs,) * space.outputs if kind == "class" else None
-    info = model.StudentInfo(name, shape, *statistics, space, PRIVACY, shares=shares)
-    return model.pack(info, to_safetensors(network))
+    info = student_model.StudentInfo(name, shape, *statistics, space, PRIVACY, shares=shares)
+    return student_model.pack(info, to_safetensors(network))
 
 
 def student(
     kind: str = "class", shape: tuple[int, ...] = IMAGE, backbone: str | None = None
-) -> model.StudentModel:
+) -> student_model.StudentModel:
     file = content(kind, shape, backbone)
-    info = model.unpack(file)
+    info = student_model.unpack(file)
     assert info is not None
-    return model.assembled(info, file)
+    return student_model.assembled(info, file)

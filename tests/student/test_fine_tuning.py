@@ -9,11 +9,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
+from labelwall.student.batches import Pool
 from labelwall.student.fine_tuning import Layer, beside, divide, keep_views, start
 from labelwall.student.linear.stored import StoredFit, to_bytes
 from labelwall.student.module import Student
+from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import export, features_of, outputs, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder, unit_length

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool, Steps, targets
+from labelwall.student.batches import Pool, Steps, targets
+from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import check, outputs
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import ClassLabels

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from scipy.special import softmax
 
 from labelwall.student import losses
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
+from labelwall.student.batches import Pool
+from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import BIAS, WEIGHT, on_plain, outputs, statistics, train, with_head
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec

@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from labelwall.student import held_out
-from labelwall.student.data import STEPS_A_CHAPTER, Pool
+from labelwall.student.batches import STEPS_A_CHAPTER, Pool
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Regressor, Student
 from labelwall.student.train import EVENTS

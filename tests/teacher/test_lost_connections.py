@@ -10,7 +10,7 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.ledgers import Watching, created

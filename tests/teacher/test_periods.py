@@ -11,7 +11,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.mechanisms import check_plan
 from labelwall.teacher.ledger.auditor.reading import Problem
 from labelwall.teacher.mechanisms.sums import PrivateLinear, Score
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import COUNT, Weights
 from labelwall.wall.messages import ExtractorSpec

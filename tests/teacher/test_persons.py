@@ -9,8 +9,8 @@ from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.records.persons import code_of, codes_of
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.records.private_records import Records
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Queries
 from tests import ledgers

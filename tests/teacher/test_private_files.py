@@ -9,9 +9,9 @@ from labelwall import pipeline
 from labelwall.teacher import custodian
 from labelwall.teacher.custodian import LOCK
 from labelwall.teacher.private_files import ERRORS, LARGEST_LOG, log_failure, open_lock
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys, KeysDamaged
 from labelwall.teacher.service.server import server
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Queries
 from tests.teacher.service import tiny

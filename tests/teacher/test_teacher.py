@@ -7,7 +7,7 @@ import pytest
 
 from labelwall.teacher.mechanisms.votes import LANDMARKS, PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
 from tests.make import ZeroNoise, plan_of, teach

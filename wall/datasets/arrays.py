@@ -18,7 +18,7 @@ from ..errors import InvalidInput, MissingData, shape_text
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, has_truth, readable
 from ..progress import TaskProgress
-from .config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names
+from .data_config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names
 
 # A larger PUBLIC array of an npz file is refused if it was compressed more often
 PACKED_BYTES, PACKED_TIMES = 1 << 30, 100

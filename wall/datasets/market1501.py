@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import MissingData
 from ..label_kinds import pack
-from .config import DataConfig
+from .data_config import DataConfig
 from .folders import list_files, stable_hash
 
 SHAPE = (128, 64, 3)  # of an image: height, width, channels

@@ -16,7 +16,7 @@ from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress, no_progress
-from .config import DataConfig, PublicData, Task, no_names
+from .data_config import DataConfig, PublicData, Task, no_names
 from .folders import constant_order, is_hidden, list_files
 from .tables import read_lines
 

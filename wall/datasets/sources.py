@@ -19,7 +19,7 @@ from ..label_kinds import label_space, pack
 from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
 from . import arrays, market1501, readers, tables
-from .config import DataConfig, Labels, PublicData, Task
+from .data_config import DataConfig, Labels, PublicData, Task
 from .folders import constant_order, stable_hash, walk
 from .readers import read_images
 

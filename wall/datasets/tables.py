@@ -25,7 +25,7 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, number_form, numbers, texts
-from .config import (
+from .data_config import (
     ID,
     MOST_COLUMNS,
     SPLITS,

@@ -20,7 +20,7 @@ from ...accounting.conversion import round_up
 from ...accounting.plan import Plan
 from .mechanisms import BY_QUERY, ONCE, Priced, check_plan
 from .reading import Problem, Stored, canonical, check_extractor, read_entry, read_file, shown
-from .results import is_sum
+from .released_values import is_sum
 
 MAX_PROBLEMS = 20  # lines; the others are counted
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_CELLS, MAX_CLASSES
-from . import results
+from . import released_values
 from .reading import (
     LARGEST_CAP,
     MAX_SLOTS,
@@ -28,7 +28,7 @@ from .reading import (
     schema,
     shown,
 )
-from .results import VOTE, Results
+from .released_values import VOTE, Results
 
 Fields = Mapping[str, Any]
 LARGEST_NOISE = 1e9  # of the curves' range
@@ -75,14 +75,14 @@ def _screen(votes: int, f: Fields) -> Priced:
         "sigma": f["sigma_screen"],
         "sample_rate": f.get("sample_rate", 1.0),
     }
-    return Priced("screen", "screening", parameters, results.bit())
+    return Priced("screen", "screening", parameters, released_values.bit())
 
 
 def _winner(f: Fields, **swap: bool) -> list[Priced]:
     """argmax of votes with Gaussian noise on each: section 5. Without a swap votes only come."""
     gamma = f.get("sample_rate", 1.0)
     parameters = {"sigma": f["sigma_vote"], "sample_rate": gamma, **swap}
-    return [Priced("aggregate", "argmax", parameters, results.label())]
+    return [Priced("aggregate", "argmax", parameters, released_values.label())]
 
 
 def _screened(votes: str) -> Callable[[Fields], list[Priced]]:
@@ -98,7 +98,7 @@ def _private_radius(f: Fields) -> list[Priced]:
 
 def _individual(f: Fields) -> list[Priced]:
     """All answers of a slot together are rho-zCDP: section 12."""
-    noisy = results.count_and_label(f["sigma_count"], LARGEST_COUNT)
+    noisy = released_values.count_and_label(f["sigma_count"], LARGEST_COUNT)
     one_count = 1 / (2 * Fraction(f["sigma_count"]) ** 2)
     _require(Fraction(f["rho"]) >= one_count, "a record's budget must pay for one count")
     return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
@@ -111,7 +111,7 @@ def _cells(f: Fields, name: str = "histogram") -> list[Priced]:
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     _require(noise <= LARGEST_NOISE, "sigma times parts must be in the curves' range")
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sample_rate": 1.0}
-    noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
+    noisy = released_values.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
     return [Priced(name, "gaussian", parameters, noisy)]
 
 
@@ -127,7 +127,7 @@ def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
         sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
         noise = f["noise_multiplier"] * sensitivity
         parameters = {"sigma": noise, "sensitivity": float(sensitivity), "sample_rate": 1.0}
-        noisy = results.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
+        noisy = released_values.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
         return [Priced("sum", "gaussian", parameters, noisy)]
 
     return releases
@@ -136,7 +136,7 @@ def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
 def _laplace(f: Fields) -> list[Priced]:
     """Votes move by 2 in L1: section 14."""
     parameters = {"scale": f["scale"], "sensitivity": 2.0}
-    return [Priced("aggregate", "laplace", parameters, results.label())]
+    return [Priced("aggregate", "laplace", parameters, released_values.label())]
 
 
 def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
@@ -145,15 +145,15 @@ def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[P
 
 
 def _balls(f: Fields) -> Results:
-    square = results.square_of(f["radius"])
-    return results.ball(everyone=f["accounting"] == "queries", squares=(square, square))
+    square = released_values.square_of(f["radius"])
+    return released_values.ball(everyone=f["accounting"] == "queries", squares=(square, square))
 
 
 def _nearest(f: Fields) -> Results:
     """Forms of results: without a conversion every query counts, and the radius is none, -1."""
     nowhere = f["conversion"] == "none"
-    squares = (-1, -1) if nowhere else (0, results.LARGEST_SQUARE)
-    return results.ball(everyone=nowhere or f["accounting"] == "queries", squares=squares)
+    squares = (-1, -1) if nowhere else (0, released_values.LARGEST_SQUARE)
+    return released_values.ball(everyone=nowhere or f["accounting"] == "queries", squares=squares)
 
 
 def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
@@ -165,7 +165,7 @@ def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
             "sensitivity": math.sqrt(2 * f["tau"]) * VOTE,
             "sample_rate": f["sample_rate"] if voters == "k" else 1.0,
         }
-        noisy = results.attribute_counts(f[voters], parameters["sigma"])
+        noisy = released_values.attribute_counts(f[voters], parameters["sigma"])
         return [Priced("counts", "gaussian", parameters, noisy)]
 
     return releases
@@ -176,13 +176,16 @@ def _mean(f: Fields) -> list[Priced]:
     gamma, scale = f["sample_rate"], 2 * STEPS
     noise = f["sigma_mean"] * scale
     parameters = {"sigma": noise, "sensitivity": float(scale), "sample_rate": gamma}
-    return [*_spread(f), Priced("mean", "gaussian", parameters, results.noisy_sum(f["k"], noise))]
+    return [
+        *_spread(f),
+        Priced("mean", "gaussian", parameters, released_values.noisy_sum(f["k"], noise)),
+    ]
 
 
 def _median(f: Fields) -> list[Priced]:
     """Log probabilities move within an interval of length epsilon: section 17."""
     parameters = {"epsilon": f["epsilon"], "sample_rate": f["sample_rate"]}
-    drawn = results.middle_of_a_cell(f["cells"])
+    drawn = released_values.middle_of_a_cell(f["cells"])
     return [*_spread(f), Priced("median", "bounded_range", parameters, drawn)]
 
 

@@ -17,7 +17,7 @@ from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import PrivateLinear
-from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
 from tests.experiment.checks import named

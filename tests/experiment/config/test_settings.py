@@ -15,7 +15,7 @@ from labelwall.teacher.custody.recorded import plan_beside
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
 from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
 LINEAR, CELLS = PrivateLinear(noise_multiplier=9.0), ReverseKnn(sigma=9.0)

@@ -13,7 +13,7 @@ from labelwall.experiment.plan.planner import Goal, Optimum, PublicRows
 from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.labels import LabelSpace

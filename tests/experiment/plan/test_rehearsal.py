@@ -25,7 +25,7 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn, PrivateRadius
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.datasets.config import PublicData, Task
+from labelwall.wall.datasets.data_config import PublicData, Task
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress

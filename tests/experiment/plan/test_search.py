@@ -16,12 +16,12 @@ from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
 from labelwall.experiment.run.door import resumed
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.train import train
+from labelwall.experiment.whole_run import train
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.console import Console
-from labelwall.wall.datasets.config import DataConfig, PublicData, Task
+from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress

@@ -9,12 +9,12 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.entry import run
-from labelwall.student.config import StudentConfig
+from labelwall.student.student_config import StudentConfig
 from labelwall.teacher.custody.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.console import Console
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from tests.seeded_noise import SeededNoise
 
 # Only text, whatever a browser or a plotting library may think

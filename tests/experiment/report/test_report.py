@@ -16,7 +16,7 @@ from labelwall.experiment.report.report import read_run, scores_by_name, write_r
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.label_kinds import ClassLabels
 from tests.experiment.report.finished_run import CLASSES, change, change_round, page_in, page_of

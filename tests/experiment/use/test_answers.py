@@ -12,7 +12,7 @@ from PIL import Image
 
 import labelwall as lw
 from labelwall import pipeline
-from labelwall.student.model import load
+from labelwall.student.student_model import load
 from labelwall.wall.errors import InvalidInput
 from tests.experiment.checks import check_one_error
 from tests.experiment.test_api import QUICK, SPLITS, frame

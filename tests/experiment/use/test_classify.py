@@ -13,7 +13,7 @@ import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.use import classify
 from labelwall.experiment.use.export import example
-from labelwall.student.model import StudentModel, load
+from labelwall.student.student_model import StudentModel, load
 from tests.experiment.checks import check_one_error
 from tests.student import students
 

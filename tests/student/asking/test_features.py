@@ -17,9 +17,9 @@ from labelwall.student.asking.features import (
     whitened,
 )
 from labelwall.student.asking.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
-from labelwall.student.settings import FirstFeatures
+from labelwall.student.public_settings import FirstFeatures
 from labelwall.wall.computing import Computing
-from labelwall.wall.datasets.config import Task
+from labelwall.wall.datasets.data_config import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import ClassLabels

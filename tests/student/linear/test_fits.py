@@ -10,13 +10,13 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from labelwall.student.asking.features import extractor_of_round
-from labelwall.student.linear import classes, descent
-from labelwall.student.linear.classes import gaussian_classes
+from labelwall.student.linear import descent, fit_classes
+from labelwall.student.linear.fit_classes import gaussian_classes
+from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.measure import FitSettings, Measurements
-from labelwall.student.linear.model import LinearModel, fit
 from labelwall.student.linear.moments import class_probabilities
 from labelwall.student.linear.neighbours import with_neighbours
-from labelwall.student.linear.network import after_features, as_network
+from labelwall.student.linear.released_network import after_features, as_network
 from labelwall.student.linear.tuning import NEIGHBOURS
 from labelwall.student.linear.tuning import NEIGHBOURS_SHARE as SHARE
 from labelwall.student.train import outputs
@@ -177,7 +177,7 @@ def test_public_rows_refine_classes_that_noise_hides(monkeypatch) -> None:
     """Public rows show the border, sums hardly do."""
     features, labels = far_clusters()
     refined = right_share(features, labels, 10, 1000.0)
-    monkeypatch.setattr(classes, "REFINEMENTS", 0)
+    monkeypatch.setattr(fit_classes, "REFINEMENTS", 0)
     assert refined > right_share(features, labels, 10, 1000.0) + 0.02
 
 

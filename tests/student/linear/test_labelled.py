@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelwall.student.linear.labelled import labelled
-from labelwall.student.linear.model import fit
+from labelwall.student.linear.linear_model import fit
 from tests.experiment import tiny
 from tests.student.linear.test_fits import N, far_clusters, settings, teacher
 

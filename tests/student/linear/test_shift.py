@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from labelwall.student.linear import classes
-from labelwall.student.linear.model import LinearModel, fit
+from labelwall.student.linear import fit_classes
+from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.moments import Moment
 from labelwall.student.linear.shift_of_gradients import shifted
 from tests.experiment import tiny
@@ -73,7 +73,7 @@ def test_without_a_shift_nothing_is_lost(shares: list[float], monkeypatch) -> No
     def nothing(logits: np.ndarray, *_: object) -> tuple[np.ndarray, None]:
         return np.zeros(logits.shape[1]), None
 
-    monkeypatch.setattr(classes, "shifted", nothing)
+    monkeypatch.setattr(fit_classes, "shifted", nothing)
     models = corrected, shifted_model(shares, shares, 5.0)
     right, before = ((m.says(features).argmax(axis=1) == labels).mean() for m in models)
     assert right > before - 0.003

@@ -20,7 +20,7 @@ from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, Gnmax, PrivateKnn, PrivateRadius
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import SENSITIVITY

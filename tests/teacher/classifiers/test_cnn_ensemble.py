@@ -13,7 +13,7 @@ from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_numbers
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import Gnmax
 from labelwall.teacher.records.embedding_cache import NETWORKS, forget
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries

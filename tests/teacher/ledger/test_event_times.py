@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from labelwall.teacher.ledger import tables
-from labelwall.teacher.ledger.tables import ADDED, CHARGED, REMOVED, events
+from labelwall.teacher.ledger import ledger_tables
+from labelwall.teacher.ledger.ledger_tables import ADDED, CHARGED, REMOVED, events
 from labelwall.wall.messages import Queries
 from tests.ledgers import parsed
 from tests.teacher.service import tiny
@@ -19,7 +19,7 @@ DAY, TOLD = 86400, ("budget", "receipts")
 def test_what_happened_when(tmp_path, place, monkeypatch):
     """A row that is present, and a known query, are no events."""
     now = [1_900_000_000]
-    monkeypatch.setattr(tables, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(ledger_tables, "time", SimpleNamespace(time=lambda: now[0]))
     made = tiny.make(tmp_path, place=place)
     teacher, queue, ledger = made.service.teacher, made.service.queue, made.service.ledger
     with clients(made, "ann", "bob") as (ann, bob):

@@ -3,7 +3,7 @@
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import tables
+from labelwall.teacher.ledger import ledger_tables
 from labelwall.teacher.ledger.anchor import Anchor, StoredLedger
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
@@ -154,11 +154,11 @@ def test_entries_are_read_page_by_page(tmp_path, monkeypatch):
         ledger.record(ledger.charge(0, "screen", [identity(name)]), {identity(name): 1})
     ledger.export(tmp_path / "whole.sqlite")
     for size in (1, 2, 8, 3):  # of 8 entries
-        monkeypatch.setattr(tables, "PAGE", size)
+        monkeypatch.setattr(ledger_tables, "PAGE", size)
         assert Ledger(place).state == ledger.state
         reader = Ledger(place)
         if size == 3:
-            monkeypatch.setattr(tables, "page_after", meanwhile(ledger))
+            monkeypatch.setattr(ledger_tables, "page_after", meanwhile(ledger))
         reader.export(tmp_path / "pages.sqlite")
         assert (tmp_path / "pages.sqlite").read_bytes() == (tmp_path / "whole.sqlite").read_bytes()
     assert ledger.state.spent == {(0, "screen"): 4}
@@ -200,7 +200,7 @@ def test_two_draws_of_the_same_queries_end_with_the_first_one_recorded(tmp_path)
 
 def meanwhile(writer):
     """The pages that a reader gets; one more charge is stored after the first of them."""
-    page_after = tables.page_after
+    page_after = ledger_tables.page_after
     charges = iter([lambda: writer.charge(0, "screen", [identity("d")])])
 
     def charged(connection, seq):
@@ -217,7 +217,7 @@ def test_a_copy_of_a_ledger_that_is_replaced_meanwhile_is_refused(tmp_path, monk
     ledger, copy = created(tmp_path / "ledger.sqlite"), tmp_path / "copy.sqlite"
     ledger.export(copy)
     before = copy.read_bytes()
-    monkeypatch.setattr(tables, "page_after", lambda *_: [])  # as of an older one
+    monkeypatch.setattr(ledger_tables, "page_after", lambda *_: [])  # as of an older one
     with pytest.raises(LedgerMismatch, match="replaced by another one"):
         ledger.export(copy)
     assert copy.read_bytes() == before

@@ -7,7 +7,7 @@ import pytest
 from labelwall.experiment.config.config import Config
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
 GOOD = {

@@ -14,7 +14,7 @@ from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, BatchKnn, Rad
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries

@@ -8,7 +8,7 @@ import pytest
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, EarlierAnswers, IndKnn, Reused
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.search.kernels import GRID, Similar, cosine
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries

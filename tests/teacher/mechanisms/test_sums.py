@@ -13,7 +13,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import MAX_PARTS, PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import STEPS

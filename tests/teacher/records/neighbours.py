@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.guarantee import Unit
 

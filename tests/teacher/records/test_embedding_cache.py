@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.embedding_cache import cache_name, embed_records, forget
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
 

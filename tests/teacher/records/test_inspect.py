@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from labelwall.teacher.records.inspect import preview
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from tests.wall.datasets.small import write_arrays
 
 

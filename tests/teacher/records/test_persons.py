@@ -11,8 +11,8 @@ from labelwall.teacher.custody.groups import PrivacyConfig, RoundConfig
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids
-from labelwall.teacher.records.sources import ingest_more, open_records
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.teacher.records.private_records import ingest_more, open_records
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import ClassLabels

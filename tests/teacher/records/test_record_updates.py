@@ -6,7 +6,7 @@ import pytest
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of, rows, teach
 from tests.seeded_noise import SeededNoise

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.tables import encoding
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.guarantee import UNITS

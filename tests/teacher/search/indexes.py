@@ -9,8 +9,8 @@ import torch
 
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.search.accelerators import DeviceIndex
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.teacher.search.index import Index
 from labelwall.teacher.search.int8_matmul import Product, float32_product, int8_product
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.search import cpu, devices
+from labelwall.teacher.search import accelerators, cpu
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import brute_force, everywhere, int_features, sampled
@@ -57,8 +57,8 @@ def test_lists_and_distances_do_not_depend_on_blocks(monkeypatch, index_of, scor
     monkeypatch.setattr(cpu, "SCORES", scores)
     monkeypatch.setattr(cpu, "CHUNK", chunk)
     monkeypatch.setattr(cpu, "SELECTED_PAIRS", 10 * chunk)
-    monkeypatch.setattr(devices, "MAX_SCORES", 64 * chunk + 5)
-    monkeypatch.setattr(devices, "UPLOAD", chunk // 8 * 8)
+    monkeypatch.setattr(accelerators, "MAX_SCORES", 64 * chunk + 5)
+    monkeypatch.setattr(accelerators, "UPLOAD", chunk // 8 * 8)
     features = np.zeros((4000, 3), dtype=np.int8)
     features[::97] = int_features(1, 42, 3)
     if order != "ties":

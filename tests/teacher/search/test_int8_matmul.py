@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.search import devices, int8_matmul
+from labelwall.teacher.search import accelerators, int8_matmul
 from tests.teacher.search.indexes import PRESENT, PRODUCTS, int_features
 
 needs_vnni = pytest.mark.skipif(
@@ -22,8 +22,10 @@ def exact(left, right):
     [
         *(pytest.param(product, id=name) for name, product in PRODUCTS.items()),
         *(
-            pytest.param(devices.on_arrays(product, torch.device(device)), id=f"{name} on {device}")
-            for name, product in devices.PRODUCTS.items()
+            pytest.param(
+                accelerators.on_arrays(product, torch.device(device)), id=f"{name} on {device}"
+            )
+            for name, product in accelerators.PRODUCTS.items()
             for device in PRESENT
         ),
     ],

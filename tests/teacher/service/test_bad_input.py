@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.features.network import network_of
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.networks import NETWORKS

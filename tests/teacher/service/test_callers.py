@@ -8,7 +8,7 @@ import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.sums import ReverseKnn
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.teacher.service.usage import Call, OverCap, Usage
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.matrices import Cells

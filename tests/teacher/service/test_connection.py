@@ -15,7 +15,7 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service import replies
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
 from labelwall.wall.messages import Queries
 from tests.make import until

@@ -17,8 +17,8 @@ import pytest
 
 from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
+from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.errors import Refused
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS

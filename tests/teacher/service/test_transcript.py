@@ -15,7 +15,7 @@ from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records import embedding_cache
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import routes
 from labelwall.teacher.service.queue import Job, RequestQueue

@@ -18,14 +18,14 @@ import pytest
 
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.service import callers
 from labelwall.teacher.service.queue import Job, RequestQueue
 from labelwall.teacher.service.service import Service
-from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.teacher.shards.shards import ShardedRows
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets.config import Task
+from labelwall.wall.datasets.data_config import Task
 from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.messages import ExtractorSpec

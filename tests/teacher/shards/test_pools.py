@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labelwall.teacher.shards import pools
-from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 
 

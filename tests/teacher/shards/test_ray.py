@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.shards import pools
-from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import RayPool
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.teacher.shards.shards import ShardedRows
 from labelwall.teacher.shards.worker import ROWS, Journal, ShardFailed, append
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData, TeacherFailed

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.mechanisms.votes import Gnmax
-from labelwall.teacher.records.sources import Records, stream_records
+from labelwall.teacher.records.private_records import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
-from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import Pool
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.teacher.shards.worker import ShardFailed, journal
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.guarantee import UNITS

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.shards import worker
 
 NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed

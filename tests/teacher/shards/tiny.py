@@ -18,8 +18,8 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.persons import codes_of, row_ids
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.records.private_records import Records
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.teacher.shards.shards import ShardedIndex, ShardedRows, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import Unit

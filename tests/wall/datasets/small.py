@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 
 SPLITS = ("private", "public", "test")
 HEADER = "größe,weight,price_class"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.inspect import preview
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import STEPS, AttributeLabels, ClassLabels, ValueLabels

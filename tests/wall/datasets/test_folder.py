@@ -10,8 +10,8 @@ from PIL import Image
 
 from labelwall.experiment.config.own import own_settings
 from labelwall.teacher.records.inspect import preview
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.readers import decode, read_images
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.errors import InvalidInput, MissingData

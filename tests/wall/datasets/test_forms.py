@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets import arrays
 from labelwall.wall.datasets.columns import DATES, dates, encoding_of
-from labelwall.wall.datasets.config import MOST_COLUMNS, DataConfig
+from labelwall.wall.datasets.data_config import MOST_COLUMNS, DataConfig
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.datasets.tables import encoding, read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError

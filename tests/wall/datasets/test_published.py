@@ -12,10 +12,10 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.datasets import CIFAR10, SVHN, CelebA
 
-from labelwall.teacher.records.sources import open_records, stream_records
+from labelwall.teacher.records.private_records import open_records, stream_records
 from labelwall.wall.datasets import market1501
 from labelwall.wall.datasets import sources as published
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import (
     CLOTHES,
     CLOTHES_ATTRIBUTES,

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.config import SOURCES, DataConfig, Labels
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets.data_config import SOURCES, DataConfig, Labels
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.errors import InvalidInput
 from tests.wall.datasets.small import write_arrays, write_tables

@@ -6,9 +6,9 @@ import types
 import numpy as np
 import pytest
 
-from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.columns import texts
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.datasets.tables import read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData

@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
 from labelwall.wall.datasets import texts
 from labelwall.wall.datasets.columns import Encoding, encoding_of
-from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.datasets.texts import cleaned, n_grams, sentence_vectors
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData

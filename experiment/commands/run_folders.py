@@ -117,11 +117,11 @@ def update(args: Sequence[str]) -> int:
         "--isolate": flag("the teacher in a process of its own"),
     }
     parsed = _parsed(update, args, options)
-    from ...experiment import train
+    from ...experiment import whole_run
     from ...wall.console import Console
     from ..run.lines import result_line
 
-    summary = train.update(parsed.run_dir, Console(quiet=parsed.quiet), parsed.isolate)
+    summary = whole_run.update(parsed.run_dir, Console(quiet=parsed.quiet), parsed.isolate)
     print(result_line(summary, parsed.run_dir))
     return 0
 
@@ -151,7 +151,7 @@ def classify(args: Sequence[str]) -> int:
     options = _parsed(classify, args, parsed)
     if (options.images is None) == (options.vectors is None):
         raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
-    from ...student.model import load
+    from ...student.student_model import load
     from ...wall.console import Console
     from ..use.classify import classify_images, classify_rows, for_shares
 
@@ -188,7 +188,7 @@ def export(args: Sequence[str]) -> int:
     parsed = _parsed(export, args, options)
     if parsed.format not in FORMATS:
         raise InvalidInput("format", f"one of {', '.join(FORMATS)}", parsed.format)
-    from ...student.model import load
+    from ...student.student_model import load
     from ..use import export as exporting
 
     student, source = load(parsed.student), parsed.student

@@ -12,11 +12,11 @@ import pytest
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from labelwall.student import devices, held_out
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps
-from labelwall.student.devices import parallel, process_count
+from labelwall.student import held_out, several_devices
+from labelwall.student.batches import STEPS_A_CHAPTER, Pool, Steps
 from labelwall.student.held_out import drop_doubtful
+from labelwall.student.several_devices import parallel, process_count
+from labelwall.student.student_config import StudentConfig
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
@@ -36,7 +36,7 @@ def _secret() -> Iterator[None]:
 
 
 def test_judges_beside_one_another_judge_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(devices, "LONG", 1)
+    monkeypatch.setattr(several_devices, "LONG", 1)
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
     labels, heard = np.arange(40) % 2, []

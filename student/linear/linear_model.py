@@ -8,8 +8,9 @@ from scipy.special import expit
 
 from ...wall.label_kinds import STEPS
 from ...wall.messages import ABSTAINED, Outcome
-from .attributes import attribute_weights
-from .classes import class_weights
+from .fit_attributes import attribute_weights
+from .fit_classes import class_weights
+from .fit_values import value_weights
 from .fitted import CERTAIN, Doubt, Fitted
 from .labelled import Labelled, better
 from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, with_bias
@@ -17,7 +18,6 @@ from .moments import class_probabilities
 from .shares import Shares
 from .stored import StoredFit, to_bytes
 from .tuning import KEPT_PRECISION, SURE_COUNT
-from .values import value_weights
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from ..wall.labels import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec
 from ..wall.preprocessing import unit_scale
-from .config import StudentConfig
+from .student_config import StudentConfig
 
 # Labelled inputs; their labels int64 [b], [b, c] for attributes, or class probabilities float32
 # [b, c]; public inputs.

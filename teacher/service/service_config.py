@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
-from ..shards.config import ScaleConfig
+from ..shards.scale_config import ScaleConfig
 
 if TYPE_CHECKING:
-    from ...wall.datasets.config import Task
+    from ...wall.datasets.data_config import Task
     from ..noise.entropy import Entropy
     from ..teacher import Teacher
 

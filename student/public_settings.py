@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..wall.computing import Computing, Count
-from ..wall.datasets.config import SOURCES, DataConfig
+from ..wall.datasets.data_config import SOURCES, DataConfig
 from ..wall.errors import InvalidInput
-from .config import StudentConfig
+from .student_config import StudentConfig
 
 # The least guess, however few public rows there are: for 50 records every method seems hopeless.
 # KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.columns import texts
-from ...wall.datasets.config import ID, DataConfig, Task
+from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import encoding, one_file, read_table, truth_of

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from labelwall.teacher.mechanisms.voters import ball_counts, ball_votes, cell_votes
-from labelwall.teacher.search import cpu, devices
+from labelwall.teacher.search import accelerators, cpu
+from labelwall.teacher.search.accelerators import DeviceIndex, product_on
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.devices import DeviceIndex, product_on
 from labelwall.teacher.search.kernels import cosine, rbf
 from labelwall.teacher.shards import worker as worker_module
-from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.wall.devices import reproducible
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES
@@ -49,12 +49,14 @@ def test_a_product_that_is_missing_or_off_by_one_is_not_used(monkeypatch):
     """See test_int8_matmul for what is exact."""
 
     def wrong(left, right):
-        return devices.int8_product(left, right) + 1
+        return accelerators.int8_product(left, right) + 1
 
     choose, processor = product_on.__wrapped__, torch.device("cpu")
-    monkeypatch.setattr(devices, "PRODUCTS", {"int8": wrong, "float32": devices.float32_product})
-    assert choose(processor) is devices.float32_product
-    monkeypatch.setattr(devices, "PRODUCTS", {"int8": wrong})
+    monkeypatch.setattr(
+        accelerators, "PRODUCTS", {"int8": wrong, "float32": accelerators.float32_product}
+    )
+    assert choose(processor) is accelerators.float32_product
+    monkeypatch.setattr(accelerators, "PRODUCTS", {"int8": wrong})
     with pytest.raises(InvalidInput, match="exact products"):
         choose(processor)
 
@@ -62,8 +64,8 @@ def test_a_product_that_is_missing_or_off_by_one_is_not_used(monkeypatch):
 @pytest.fixture(params=[16, 3000], ids=["small blocks", "larger blocks"])
 def blocks(request, monkeypatch):
     """Copies of 16 or 3,000 records, and scores for little more."""
-    monkeypatch.setattr(devices, "UPLOAD", request.param)
-    monkeypatch.setattr(devices, "MAX_SCORES", 64 * request.param + 5)
+    monkeypatch.setattr(accelerators, "UPLOAD", request.param)
+    monkeypatch.setattr(accelerators, "MAX_SCORES", 64 * request.param + 5)
     monkeypatch.setattr(cpu, "SELECTED_PAIRS", 10_000)
 
 
@@ -146,7 +148,7 @@ def test_a_teachers_answers_are_the_processors(tmp_path, monkeypatch, mechanism,
     results = []
     for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
         if place == "whole":  # from here on the device index, also on the processor
-            monkeypatch.setattr(devices, "index_on", on_device)
+            monkeypatch.setattr(accelerators, "index_on", on_device)
             monkeypatch.setattr(worker_module, "index_on", on_device)
         on = "cpu" if place == "plain" else device
         teacher = tiny.ready(tmp_path / place, mechanism, records, shards, device=on)

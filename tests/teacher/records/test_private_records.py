@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwall.teacher.records.sources import Records, ingest, open_records, stream_records
-from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.teacher.records.private_records import Records, ingest, open_records, stream_records
+from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import ClassLabels, label_space

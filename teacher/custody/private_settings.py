@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...wall.computing import Computing
-from ...wall.datasets.config import SOURCES, DataConfig
+from ...wall.datasets.data_config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ..accounting.plan import Plan
 from ..ledger.url import LedgerUrl
 from ..mechanisms.registry import AnyMechanism
 from ..mechanisms.votes import PrivateKnn
-from ..shards.config import ScaleConfig
+from ..shards.scale_config import ScaleConfig
 from .groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 from .schedule import Schedule
 from .solver import solved

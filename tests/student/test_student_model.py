@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from labelwall.student.model import KEY, assembled, load, unpack
+from labelwall.student.student_model import KEY, assembled, load, unpack
 from labelwall.student.train import outputs
 from labelwall.wall import networks as architectures
 from labelwall.wall.datasets.readers import decode
