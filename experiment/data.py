@@ -106,8 +106,9 @@ class Data(Shown):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the private rows are given as arrays or frames."""
-        return not isinstance(self.private, str | Path)
+        """Whether the rows are given as arrays or frames."""
+        given = self.public if self.private is None else self.private
+        return not isinstance(given, str | Path)
 
     @property
     def keeps_rows(self) -> bool:
@@ -129,7 +130,7 @@ class Data(Shown):
             given = {
                 name: getattr(self, name) for name in SPLITS if getattr(self, name) is not None
             }
-            if len(given) == 1:
+            if [*given] == ["private"]:
                 return {"data": str(self.private), **self._label}
             for name, value in given.items():
                 if not isinstance(value, str | Path):

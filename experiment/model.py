@@ -107,12 +107,13 @@ class Model(Shown):
 
     def facts(self) -> dict[str, object]:
         """What it is, how good, and what is promised."""
-        info, right = self.student.info, None
+        info, right, beside = self.student.info, None, None
         with suppress(MissingData):
-            right = self.summary.test_accuracy
+            right, beside = self.summary.test_accuracy, self.summary.baselines
         known = {
             "classes": listed(info.labels.names),
             "test accuracy": None if right is None else f"{right:.2%}",
+            "beside it": beside and beside.text(),
             "epsilon": self.epsilon_,
             "delta": f"{self.delta_:g}",
             "protected": protected(info.privacy.unit),

@@ -38,6 +38,9 @@ def train(
         from ..teacher.noise.entropy import SystemEntropy
 
         require_budget(private)
+        if (rows := config.data.private) is not None and not Path(rows).exists():
+            rule = "an existing file or folder"  # which a rehearsal should not come before
+            raise MissingData(f"`data.private` must be {rule}. Found {rows!r}.")
         entropy = SystemEntropy()
     tell_columns(config.data, config.open, console)
     given, config = config, resumed(config, folder)

@@ -18,6 +18,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of
 from labelwall.experiment.run.lines import result_line
+from labelwall.experiment.run.summary import Baselines
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.wall.guarantee import POOLED
 from tests.experiment.results import made_summary
@@ -82,7 +83,8 @@ def test_the_result_stands_by_line_25() -> None:
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
-    summary = made_summary(test_accuracy=0.5, epsilon=1.25, adversary=POOLED)
+    beside = Baselines(frequent=("9", 0.126), public=None, no_privacy=0.95)  # of these test rows
+    summary = made_summary(test_accuracy=0.5, epsilon=1.25, adversary=POOLED, baselines=beside)
     line = result_line(summary, Path("runs/demo"))
     assert "50.00%" in line  # what varies; the rest is what the program prints
     assert re.search(re.escape(line).replace(r"50\.00%", r"\S+").replace(r"1\.25", r"\S+"), top)

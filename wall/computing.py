@@ -1,10 +1,14 @@
 """How much of the machine a side uses."""
 
+import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+LOOK = 0.2  # seconds for which it is seen how many CPUs are idle
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -13,7 +17,8 @@ class Computing:
     """How it is computed, which changes no result.
 
     Args:
-        threads: CPU threads of torch, a count.
+        threads: at most so many CPU threads of torch, a count; fewer where other programs use
+            the machine: a thread that waits for a CPU holds up all others.
         workers: threads that compute features, and at most so many short trainings at a time,
             each in a process with its share of the threads, a count.
         batch_size: queries charged, answered and recorded together, a count.
@@ -25,3 +30,21 @@ class Computing:
     workers: Count = 2
     batch_size: Count = 256
     device: Literal["cpu", "cuda"] = "cpu"
+
+
+def free_threads(most: int) -> int:
+    """As many of ``most`` threads as CPUs are idle at the moment, at least one."""
+    with suppress(OSError, ValueError, ZeroDivisionError):  # another system than Linux
+        idle, total = _idle()
+        time.sleep(LOOK)
+        later, end = _idle()
+        share = (later - idle) / (end - total)
+        return min(most, max(1, round(share * len(os.sched_getaffinity(0)))))
+    return most
+
+
+def _idle() -> tuple[int, int]:
+    """(idle, all) units of the CPUs' time until now."""
+    with open("/proc/stat") as file:
+        spent = [int(word) for word in file.readline().split()[1:]]
+    return spent[3] + spent[4], sum(spent)

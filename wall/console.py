@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from json import dumps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,15 +18,18 @@ EVERY = 30.0  # seconds between two lines about a task, if there is no terminal
 class Console:
     """Lines and one progress bar. ``progress`` has the callback's signature (what, done, total).
 
-    ``loggers``: of Lightning, which hear the public metrics of the students' trainings.
+    ``loggers``: of Lightning, which hear the public metrics of the students' trainings. ``json``:
+    progress is a JSON object in a line, for other programs: task, done, total, seconds_left.
     """
 
-    def __init__(self, quiet: bool = False, loggers: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, quiet: bool = False, loggers: Sequence[Any] = (), json: bool = False
+    ) -> None:
         from rich.console import Console as RichConsole
 
         self._console = RichConsole(stderr=True, highlight=False, soft_wrap=True)
-        self.interactive = self._console.is_terminal and not quiet
-        self._quiet, self.loggers = quiet, loggers
+        self.interactive = self._console.is_terminal and not quiet and not json
+        self._quiet, self.loggers, self._json = quiet, loggers, json
         self.seconds: dict[str, float] = {}  # by part. They tell of private rows: never stored
         self._bar: Progress | None = None
         self._task = ""  # what was reported last, since when, and when a line was last written
@@ -58,7 +62,8 @@ class Console:
         now = time.monotonic()
         if what != self._task:
             self._stop()
-            self._task, self._began, self._written = what, now, now - EVERY + QUIET_FOR
+            self._task, self._began = what, now
+            self._written = max(self._written, now - EVERY + QUIET_FOR)  # few lines of many tasks
         if self.interactive:
             self._bar = self._bar or self._start(what, total)
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
@@ -66,7 +71,9 @@ class Console:
             self._written, seconds = now, (now - self._began) * (total - done) / max(done, 1)
             minutes = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
             left = f", about {minutes} left" if done else ""
-            self.say(f"{what}: {done} of {total}{left}")
+            known = {"task": what, "done": done, "total": total}
+            known["seconds_left"] = round(seconds) if done else None
+            self.say(dumps(known) if self._json else f"{what}: {done} of {total}{left}")
         if done >= total:
             self._stop()
 

@@ -41,6 +41,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--run_dir": "folder for the results, runs/NAME-OF-DATA if left out; the same folder "
         "resumes a killed run",
         "--quiet": QUIET,
+        "--progress": option(
+            "progress as text, or as json: lines of task, done, total, seconds_left",
+            choices=["text", "json"],
+        ),
         "--timing": flag("seconds of each part at the end; PRIVATE, for the custodian"),
         "--isolate": flag("the teacher in a process of its own; this one opens no private file"),
     },
@@ -117,7 +121,7 @@ def run(args: Sequence[str]) -> int:
     from ..whole_run import train
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
-    console = Console(quiet=rest.quiet)
+    console = Console(quiet=rest.quiet, json=rest.progress == "json")
     summary = train(config, run_dir, console, rest.isolate)
     from ..run.lines import result_line  # torch, whose import takes seconds: after the first line
 

@@ -2,6 +2,7 @@
 overridden by the options for one's own data, and these by dotted options.
 """
 
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,16 @@ from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mecha
 from .arguments import Options, add_options
 from .config import Config
 from .own import OWN, names_rows, overrides, own_settings, run_name
-from .settings import BadSetting, build, config_of, merged, parsed, read_settings, settings_of
+from .settings import (
+    BadSetting,
+    build,
+    config_of,
+    merged,
+    parsed,
+    read_settings,
+    settings_of,
+    several,
+)
 
 HELP, HELP_ALL = {"-h", "--help", "--help-all"}, "--help-all"
 # The settings that matter first.
@@ -25,6 +35,17 @@ service.budget service.backbones privacy.unit mechanism.kind rounds features
 student.backbone student.objective student.steps
 custodian_dir threads device student.accelerator seed
 """
+
+
+BY_ROWS = {  # defaults of one's own data, see own.py
+    "mechanism.kind": "auto, where 100 rows have labels",
+    "rounds": "1, of grey images 2",
+    "features": "by a rehearsal",
+    "student.backbone": "by the kind of rows",
+    "student.objective": "supervised, of grey images uda",
+    "student.steps": "600 or more, by the kind of rows",
+    "data.source": "by the files",
+}
 
 
 class _Parser(ArgumentParser):
@@ -58,6 +79,10 @@ def settings_by(
         settings = own_settings(own, dotted)
     else:
         settings = merged(merged(files, overrides(own)), dotted)
+        if "rounds" in dotted:
+            settings["rounds"] = several(dotted["rounds"], files.get("rounds"))
+    if settings.get("custodian_dir"):  # one place, wherever the same command is given
+        settings["custodian_dir"] = os.path.abspath(settings["custodian_dir"])
     given.name = run_name(own, given.config)
     return settings
 
@@ -116,6 +141,8 @@ def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[s
             first = name in FIRST.split() or (chosen and group == "mechanism.")
             if first or HELP_ALL in args:
                 shown = "" if default is MISSING else f" (default: {default})"
+                if name in BY_ROWS and Config in groups.values():
+                    shown = f"{shown[:-1]}; of your own data: {BY_ROWS[name]})"
                 text = f"{means}{shown}".replace("%", "%%")
                 section.add_argument(f"--{name}", metavar="", help=text)
 

@@ -29,7 +29,7 @@ from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
 from .arguments import option
-from .settings import build, merged
+from .settings import build, merged, several
 from .tuning import MAX_STEPS, MIN_ROWS, MIN_STEPS, SCORE, STEPS_BY_ROOT
 
 # Settings under data that say what rows mean
@@ -75,6 +75,7 @@ SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.
 MIN_SIDE, MAX_SIDE = 16, 96
+PHOTOGRAPH = 64  # side from which grey images are read as colours, for networks of photographs
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
 
@@ -104,17 +105,22 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     """
     groups = {group: dict[str, Any]() for group in ("data", "mechanism")}
     groups |= {name: known for name, known in given.items() if isinstance(known, dict)}
-    data = rows_of(own, {name: groups["data"][name] for name in COLUMNS if name in groups["data"]})
+    columns = {name: groups["data"][name] for name in COLUMNS if name in groups["data"]}
+    data = rows_of(own, columns, apart=bool(given.get("teacher")))
     facts, named = look(data), MECHANISMS.get(groups["mechanism"].get("kind", AUTO))
     records = max(1, own.get("expected_records") or max(facts.rows, LEAST_RECORDS))
     epsilon = own.get("epsilon", 1.0)
     delta = own.get("delta", default_delta(max(facts.rows, records)))
     Plan(epsilon, delta, ())  # raises for a budget that is none
     periods = own.get("periods", 1)
-    rounds = 2 if facts.kind == "grey" else 1
+    rounds, given = 2 if facts.kind == "grey" else 1, dict(given)
+    if isinstance(again := several(given.get("rounds")), list) and again != given.get("rounds"):
+        rounds = len(again)
+        del given["rounds"]
     features = {"colour": STAGES, "grey": "hog", "vectors": "raw"}[facts.kind]
     if data["source"] == "folder":
-        channels = 1 if facts.kind == "grey" else 3
+        small = facts.kind == "grey" and facts.image_size < PHOTOGRAPH
+        channels = 1 if small else 3  # which the rehearsal's network takes
         data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
     if named and groups["mechanism"].keys() == {"kind"} and not {"caps", "rounds"} & given.keys():
@@ -122,7 +128,7 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         named = MECHANISMS.get(given["mechanism"]["kind"])
     asked = None if named is None else queries_of(named(), facts.rows // rounds)
     mechanism: dict[str, object] = {"kind": AUTO}
-    if not rehearsed:
+    if not rehearsed and not given.get("teacher"):  # which has a method of its own
         mechanism = default_mechanism(facts, records, epsilon, delta, periods * rounds)
     settings = {
         "data": data | ({} if data.get("bounds") else {"classes": list(facts.classes)}),
@@ -159,13 +165,18 @@ def run_name(own: Mapping[str, Any], files: Sequence[str]) -> str:
     """A name for a run: of its data or of its file; empty where nothing names it."""
     if files and "data" not in own:
         return Path(files[-1]).stem
-    path = Path(own.get("data") or own.get("private") or "").absolute()
+    named = own.get("data") or own.get("private") or own.get("public")
+    path = Path(named or "").absolute()
     generic = "data" not in own and path.stem.lower() in SPLITS
     return (path.parent if generic else path).stem if names_rows(own) else ""
 
 
-def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under ``data``. Raises InvalidInput unless the options name all of the rows."""
+def rows_of(
+    own: Mapping[str, Any], columns: Mapping[str, Any], apart: bool = False
+) -> dict[str, Any]:
+    """The settings under ``data``. Raises InvalidInput unless the options name all of the rows, but
+    for private ones that services have, ``apart``.
+    """
     table = {"source": "table", "label": own.get("label", "label"), **columns}
     if "text" in own:
         table["text"] = [own["text"]]
@@ -191,7 +202,7 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
             places["test"] = None
     absolute = dict[str, str | None]()
     for name, value in places.items():
-        if value is None and name != "test":
+        if value is None and name != "test" and not (apart and name == "private"):
             raise InvalidInput(name, "given, or --data FILE", None, CURES[name])
         if value is not None and name != "private" and not Path(value).exists():
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")

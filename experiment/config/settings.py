@@ -109,9 +109,11 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
     name, rule = ".".join(words), error["msg"].removeprefix("Input should be ")
     rule = rule.partition(", unable")[0]
     if error["type"] == "unexpected_keyword_argument":
-        names = difflib.get_close_matches(words[-1], valid, n=1, cutoff=0.6)
-        near = ".".join((*words[:-1], *names))
-        hint = f"Did you mean `{near}`?" if names else f"Valid names: {', '.join(valid)}."
+        near = _near(words[-1], {".".join((*words[:-1], one)): one for one in valid})
+        if not near and len(words) == 1:  # a setting of a group, which is not named
+            every = {name: name.rpartition(".")[2] for name, *_ in settings_of(kind)}
+            near = _near(words[-1], every)
+        hint = f"Did you mean `{near}`?" if near else f"Valid names: {', '.join(valid)}."
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":
         expected = error["ctx"]["expected_tags"].replace("'", "")
@@ -129,6 +131,21 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         "union_tag_not_found": "settings by name, with a kind",
     }
     return InvalidInput(name or "--config", rules.get(error["type"], rule), error["input"])
+
+
+def _near(word: str, names: Mapping[str, str]) -> str:
+    """The first of the dotted ``names`` whose last part begins with a word, or is near to it."""
+    begins = [part for part in names.values() if part.startswith(word)]
+    parts = begins or difflib.get_close_matches(word, names.values(), n=1)
+    return next((name for name, part in names.items() if part in parts), "")
+
+
+def several(rounds: Any, known: Any = None) -> Any:
+    """``rounds`` as they are given, or, where that is a number, so many times the first ``known``
+    one.
+    """
+    number = int(count) if (count := str(rounds)).isdecimal() and len(count) < 3 else 0
+    return [(known or [{}])[0]] * number or rounds
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ...student.student_model import StudentInfo, unpack
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
-from ...wall.errors import LabelwallError, MissingData
+from ...wall.errors import LabelwallError, MissingData, listed
 from ...wall.files import write_file
 from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace
@@ -199,6 +199,9 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "most_names": MOST_NAMES,
         "bins": BINS,
         "uneven": uneven(run.summary),
+        "names": listed(space.names),
+        "answers": {"value": "values", "class": "names"}.get(space.kind, "present"),
+        "columns": listed(run.info.table.features) if run.info.table else "",
         "untested": without,
         "periods": run.summary.periods if plan.periods > 1 else (),
         "rounds": run.summary.rounds,

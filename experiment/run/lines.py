@@ -95,6 +95,9 @@ def result_line(summary: Summary, run_dir: Path) -> str:
         score = f"test accuracy {100 * (summary.test_accuracy or 0.0):.2f}%"
     if hidden := uneven(summary):
         score += f" ({hidden})"
+    if summary.baselines is not None:
+        score += ", BELOW THE MOST FREQUENT CLASS" if summary.useless else ""
+        score += f" ({summary.baselines.text()})"
     if summary.best_round != len(summary.rounds):
         score += f" (round {summary.best_round} kept)"
     against = "" if summary.adversary == POOLED else f" against {summary.adversary}"

@@ -10,6 +10,7 @@ from ...student.asking.public_rows import PublicRows
 from ...student.learning import check_student
 from ...student.public_settings import PublicSide
 from ...student.several_devices import require_devices
+from ...wall.computing import free_threads
 from ...wall.console import Console
 from ...wall.datasets.data_config import PublicData
 from ...wall.datasets.sources import describe, read_public
@@ -23,7 +24,7 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
     test rows do not tell. Raises InvalidInput, MissingData.
     """
     require_devices(settings.student)
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(free_threads(settings.threads))
     task = describe(settings.data)
     public = read_public(settings.data, partial(console.progress, "reading public rows"))
     if warning := large(delta, settings.records(len(public.inputs))):

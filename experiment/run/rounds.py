@@ -33,6 +33,7 @@ from ...wall.files import reading, write_file
 from ...wall.labels import has_label
 from ...wall.messages import ExtractorSpec, Outcome
 from ...wall.questions import Round, Scoring
+from .baselines import baselines
 from .custodians import Custodians
 from .lines import by_class, lost_line, round_line
 from .run_folder import RunFolder
@@ -148,10 +149,11 @@ def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -
     console.say(round_line(number, results[-1], public.task.labels))
     known = estimates(results, results[-1].period)
     if (kept := best_round(known)) < number:
-        texts = [estimate.text() for n in (number, kept) if (estimate := known[n - 1])]
+        texts = [e.text() for n in (number, kept) if (e := known[n - 1]) and e.known]
+        told = f" (labels {' against '.join(texts)})" if len(texts) > 1 else ""
         console.say(
-            f"round {number} is worse than round {kept}: labels {' against '.join(texts)}. "
-            f"Round {kept}'s student and features are kept."
+            f"round {number} is worse than round {kept} by what was released{told}, so round "
+            f"{kept}'s student and features are kept. Nothing is to be done."
         )
 
 
@@ -189,6 +191,7 @@ def _summarise(
         test_errors=kept.student_errors,
         balanced_accuracy=balanced,
         worst_class=worst,
+        baselines=known.baselines if (known := _same_tests(earlier, kept)) else baselines(public),
         rounds=tuple(rounds),
         dataset=state.dataset,
         ledger_head=state.head,
@@ -209,6 +212,12 @@ def _summarise(
     if lost := lost_line(summary.lost):
         console.say(lost)
     return summary
+
+
+def _same_tests(earlier: Summary | None, kept: RoundResult) -> Summary | None:
+    """An ``earlier`` summary on the same test rows, if there is one."""
+    same = earlier is not None and earlier.kept.test_sha256 == kept.test_sha256
+    return earlier if same else None
 
 
 def _periods(

@@ -46,6 +46,31 @@ class PrivateScore:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baselines:
+    """What a classifier is compared with, by public rows alone: shares of right rows, in 0..1.
+
+    ``frequent``: the most frequent class of the test rows, and its share. ``public``: logistic
+    regression on the labels of public rows that are learned, cross-validated; None without any.
+    ``no_privacy``: the same on the test rows, a forecast of what labels without noise would give;
+    None of few rows.
+    """
+
+    frequent: tuple[str, float]
+    public: float | None
+    no_privacy: float | None
+
+    def text(self) -> str:
+        """For a reader."""
+        name, share = self.frequent
+        text = f"always {name!r} {100 * share:.1f}%"
+        if self.public is not None:
+            text += f", public labels alone {100 * self.public:.1f}%"
+        if self.no_privacy is not None:
+            text += f", no privacy about {100 * self.no_privacy:.0f}%"
+        return text
+
+
+@dataclass(frozen=True, kw_only=True)
 class PeriodResult:
     """A finished period of a plan."""
 
@@ -84,6 +109,7 @@ class Summary:
     test_errors: Errors | None = None
     balanced_accuracy: float | None = None
     worst_class: float | None = None
+    baselines: Baselines | None = None  # of classes, where there are test rows
     rounds: tuple[RoundResult, ...]
     dataset: str
     ledger_head: str
@@ -96,6 +122,12 @@ class Summary:
     test_rows: int
     held_out: bool  # whether the test rows are public rows held out
     date: str  # ISO, of the day on which it was first finished
+
+    @property
+    def useless(self) -> bool:
+        """Whether the most frequent class alone is right on more of the test rows."""
+        known = self.baselines
+        return known is not None and (self.test_accuracy or 0.0) < known.frequent[1]
 
     @property
     def kept(self) -> RoundResult:

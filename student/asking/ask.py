@@ -97,7 +97,9 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
         )
     if estimate.why == FOREIGN:
         remarks.append(f"private rows differ from the public ones: {FOREIGN}")
-    if estimate.few:
+    # Labels that are right so often are not hardly known
+    share = len(estimate.few) / max(len(labels.names), 1)
+    if estimate.few and not (estimate.known and estimate.right > 1 - share / 2):
         few = listed(f"{labels.names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
             f"classes with too few records for this epsilon: {few}. Their labels are hardly "

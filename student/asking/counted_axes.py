@@ -36,8 +36,9 @@ def on_counted_axes(
             return planned, features
         kept = public.features.quantised(extractor).shape[1]
         console.say(
-            f"round {planned.number}: there are not about {guess} records (expected_records), so "
-            f"{axes} axes are asked about instead of {kept}"
+            f"round {planned.number}: the first sum counts other records than {guess}, which were "
+            f"guessed (expected_records), so the next ones have {axes} axes, which suit them, in "
+            f"the place of {kept}. Nothing is to be done"
         )
         features = features_as_asked(current, replace(form, axes=axes), current.counted)
         teacher.use_extractor(features.spec)

@@ -29,7 +29,7 @@ class PrivateSide(Computing):
         privacy: what they hold for: rows, or persons with several rows.
         mechanism: the private mechanism of the rounds that name none.
         caps: caps of that mechanism, over those rounds.
-        rounds: the rounds, in order.
+        rounds: the rounds, in order, or how many alike; '[{queries: 300}, {}]' asks 300 rows first.
         evaluate: a score on the private records.
         teacher: URL of the service that answers (`labelwall serve`), or a list of those of several
             custodians, whose records are disjoint; in this process when null. API keys are taken

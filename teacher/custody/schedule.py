@@ -44,7 +44,8 @@ class Schedule:
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
-                raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
+                rule, cure = "a count for this mechanism, at least 1", "--rounds '[{queries: 300}]'"
+                raise InvalidInput("rounds.queries", rule, None, f"As in {cure}.")
             if mechanism.open:
                 continue
             if mechanism.label_space != self.labels or mechanism.scores:

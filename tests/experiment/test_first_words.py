@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,10 @@ def test_many_classes_are_ten_and_how_many_more() -> None:
     (line,) = _remarks(few, ClassLabels(tuple(names)))
     assert "c9 (about 3) and 290 more. Their labels" in line
     assert "c10 " not in line
+    assert not _remarks(replace(few, right=0.9), ClassLabels(tuple(names)))  # no alarm
+    one = replace(few, right=0.9, few={"7": 3})
+    assert not _remarks(replace(one, right=0.99), ClassLabels(("c0", *names[2:11])))
+    assert _remarks(one, ClassLabels(tuple(names[:10])))
 
 
 def test_centres_are_of_rows_in_the_pool_s_order(monkeypatch) -> None:

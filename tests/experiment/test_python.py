@@ -15,7 +15,7 @@ import labelwall as lw
 from labelwall.experiment.whole_run import in_python
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.experiment import tiny
-from tests.experiment.test_api import QUICK, SPLITS, arrays, fit, frame, named
+from tests.experiment.test_api import NAMES, QUICK, SPLITS, arrays, fit, frame, named
 from tests.student import students
 
 
@@ -64,6 +64,10 @@ def test_what_is_shown_is_public() -> None:
         assert "200" not in shown  # the number of private rows
     model = fit(data, custody="custody")
     assert "test accuracy" in model._repr_html_()
+    name, share = model.summary.baselines.frequent
+    counts = np.bincount(SPLITS["test"][1])
+    assert (name, share) == (NAMES[counts.argmax()], pytest.approx(counts.max() / 30))
+    assert f"always {name!r}" in (model.path / "MODEL_CARD.md").read_text()
     assert f"epsilon={model.epsilon_}" in repr(model)
     price = lw.plan(data, 8.0, quiet=True, **QUICK)._repr_html_()
     assert price.startswith("<table>")

@@ -1,13 +1,21 @@
 """What the command line answers to what a new user types."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from labelwall import pipeline
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.run.lines import result_line
+from labelwall.experiment.run.summary import Baselines
+from labelwall.wall.computing import free_threads
+from labelwall.wall.console import Console
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
+from tests.experiment.results import made_summary
 
+ROUNDS = ["--rounds", "2"]
 pytestmark = pytest.mark.usefixtures("folder")
 
 
@@ -29,6 +37,91 @@ def test_the_nearest_name_is_offered(table: list[str], capsys) -> None:
     check_one_error([*table, "--label", "Kind"], "Found 'Kind'. Did you mean 'kind'?", capsys)
     one = ["plan", "--data", "public.csv", "--split", "kindd"]
     check_one_error(one, "Did you mean 'kind'?", capsys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--steps", "100"], "student.steps"),
+        (["--eps", "1"], "budget.epsilon"),
+        (["--thread", "1"], "threads"),
+        (["--student.step", "9"], "student.steps"),
+        (["--students", "{}"], "student"),
+    ],
+)
+def test_a_setting_is_offered_with_its_group(typed: list[str], meant: str, capsys) -> None:
+    check_one_error(["plan", "--config", "config.yaml", *typed], f"Did you mean `{meant}`?", capsys)
+
+
+def test_rounds_may_be_a_number() -> None:
+    own = parse(["--data", "data.npz", "--rounds", "3"])[0]
+    assert len(own.rounds) == 3
+    assert own.rounds[0] == parse(["--data", "data.npz"])[0].rounds[0]
+    (first, *_), file = (parse(["--config", "config.yaml", *m])[0].rounds for m in ([], ROUNDS))
+    assert file == [first] * 2
+
+
+def test_a_directory_is_one_place_wherever_the_command_is_given() -> None:
+    config, _ = parse(["--config", "config.yaml", "--custodian_dir", "custody"])
+    assert config.custodian_dir == str(Path("custody").absolute())
+
+
+def test_the_analyst_needs_no_private_rows(table: list[str], capsys) -> None:
+    analyst = [*table[3:], "--label", "kind"]
+    config, given = parse([*analyst, "--teacher", "http://127.0.0.1:9"])
+    assert config.open
+    assert config.data.private is None
+    assert given.name == Path.cwd().name
+    check_one_error(["run", *analyst], "`private` must be given", capsys)
+
+
+def test_missing_private_rows_are_noticed_before_the_rehearsal(table: list[str], capsys) -> None:
+    Path("private.csv").unlink()
+    run = ["run", *table[1:], "--label", "kind"]
+    assert pipeline.main(run) == 2
+    said = capsys.readouterr().err
+    assert "`data.private` must be an existing file or folder" in said
+    assert "rehears" not in said
+
+
+def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
+    beside = Baselines(frequent=("good", 0.745), public=0.7, no_privacy=0.81)
+    line = result_line(made_summary(test_accuracy=0.52, baselines=beside), Path("run"))
+    assert "52.00%, BELOW THE MOST FREQUENT CLASS (always 'good' 74.5%, public labels" in line
+    better = result_line(made_summary(test_accuracy=0.8, baselines=beside), Path("run"))
+    assert (
+        "80.00% (always 'good' 74.5%, public labels alone 70.0%, no privacy about 81%) at" in better
+    )
+
+
+def test_progress_is_a_line_at_most_each_half_minute_and_json_on_request(
+    capsys, monkeypatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("labelwall.wall.console.time.monotonic", lambda: now[0])
+    console = Console(json=True)
+    for task in range(10):
+        for done in range(4):
+            now[0] += 2.0
+            console.progress(f"task {task}", done, 4)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert 2 <= len(lines) <= 4  # in 80 seconds
+    assert {"task", "done", "total", "seconds_left"} == lines[0].keys()
+
+
+def test_threads_are_as_many_as_cpus_are_idle(monkeypatch) -> None:
+    for idle, most, expected in ((0, 4, 1), (50, 4, 2), (100, 4, 4), (100, 2, 2)):
+        seen = iter([(0, 0), (idle, 100)])
+        monkeypatch.setattr("labelwall.wall.computing._idle", lambda seen=seen: next(seen))
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
+        assert free_threads(most) == expected
+
+
+def test_help_says_the_defaults_of_own_data(capsys) -> None:
+    with pytest.raises(SystemExit):
+        pipeline.main(["run", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: private_knn; of your own data: auto, where 100 rows have labels)" in said
 
 
 def test_columns_that_are_not_listed_are_counted(capsys) -> None:

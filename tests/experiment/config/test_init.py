@@ -105,7 +105,11 @@ def test_defaults_follow_what_is_public(image_folders) -> None:
     for path in Path(image_folders["public"]).rglob("*.png"):
         Image.open(path).convert("L").save(path)
     grey = written(*named(image_folders), out="grey.yaml")
-    assert (grey["features"], len(grey["rounds"])) == ("hog", 2)
+    assert (grey["features"], len(grey["rounds"]), grey["data"]["channels"]) == ("hog", 2, 1)
+    for path in Path(image_folders["public"]).rglob("*.png"):
+        Image.open(path).resize((80, 80)).save(path)
+    photographs = written(*named(image_folders), out="photographs.yaml")
+    assert photographs["data"].get("channels", 3) == 3  # the rehearsal has a network for them
     tiny.write(Path())
     vectors = written("--data", "data.npz")
     assert vectors["features"] == "raw"

@@ -1,0 +1,30 @@
+"""What a result is compared with: answers that cost no privacy, on public rows alone."""
+
+import numpy as np
+
+from ...student.asking.public_rows import MIN_LABELLED, PublicRows
+from ...student.linear.labelled import labelled
+from ...wall.features.embedder import unit_length
+from .summary import Baselines
+
+MOST = 1_000  # test rows that a regression sees
+
+
+def baselines(public: PublicRows) -> Baselines | None:
+    """Those of a classifier; None for other labels, and without test rows."""
+    space, truth = public.task.labels, public.data.test_labels
+    if space.kind != "class" or not len(truth):
+        return None
+    counts = np.bincount(truth, minlength=len(space.names))
+    alone = None if public.learned is None else public.labelled(public.first)
+    free = None
+    if len(truth) >= MIN_LABELLED:
+        chosen = np.random.default_rng(0).permutation(len(truth))[:MOST]
+        features = public.features.quantised(public.first, "test")[chosen]
+        length = unit_length(public.first, features.shape[1])
+        free = labelled(features, truth[chosen], length, len(space.names))
+    return Baselines(
+        frequent=(space.names[int(counts.argmax())], float(counts.max() / counts.sum())),
+        public=None if alone is None else alone.right,
+        no_privacy=None if free is None else free.right,
+    )
