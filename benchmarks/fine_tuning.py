@@ -28,12 +28,12 @@ from PIL import Image
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.student.asking.features import linear_power, principal_axes
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
+from labelwall.student.batches import Pool
 from labelwall.student.fine_tuning import Layer, divide, keep_views, start
+from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.measure import FitSettings
-from labelwall.student.linear.model import fit
 from labelwall.student.linear.neighbours import with_neighbours
+from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import train
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate

@@ -67,7 +67,7 @@ from labelwall.teacher.custody import solver
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.wall.datasets.columns import Encoding, encoding_of
-from labelwall.wall.datasets.config import DataConfig, PublicData, Task
+from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
 from labelwall.wall.errors import MissingData
 from labelwall.wall.features.embedder import unit_length
 from labelwall.wall.label_kinds import ValueLabels, label_space

@@ -55,8 +55,10 @@ class Ensemble:
 def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
     """The shard of each id (int64 [n]) by HMAC-SHA256 under the custodian's key: int64 [n].
 
-    It is a function of id, key and ``teachers`` alone.
+    It is a function of id, key and ``teachers`` alone. Raises InvalidInput for no teacher.
     """
+    if teachers < 1:
+        raise InvalidInput("mechanism.teachers", "at least 1", teachers)
     digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
     numbers = [int.from_bytes(digest[:8], "little") % teachers for digest in digests]
     return np.array(numbers, dtype=np.int64)

@@ -385,5 +385,6 @@ class ConfidentGnmax(Pate):
     screen_ratio: float = ratio()
 
     def sized_for(self, records: int, classes: int, rows: int) -> Self:
-        sized = super().sized_for(records, classes, rows)
-        return replace(sized, threshold=sized.teachers * self.threshold // self.teachers)
+        teachers = teachers_of(records)
+        threshold = teachers * self.threshold // self.teachers
+        return replace(self, teachers=teachers, threshold=threshold)

@@ -38,8 +38,8 @@ print(json.dumps([status, [name for name in loaded if f"labelwall.teacher.{name}
 """
 # What says how releases are priced and asked for, and what a ledger recorded
 DECLARING = re.compile(
-    r"(accounting|mechanisms|ledger\.auditor)(\.\w+)?|ledger(\.(state|url))?|shards(\.config)?|"
-    r"custody(\.(groups|recorded|schedule|settings|solver))?"
+    r"(accounting|mechanisms|ledger\.auditor)(\.\w+)?|ledger(\.(state|url))?|shards(\.scale_config)?|"
+    r"custody(\.(groups|recorded|schedule|private_settings|solver))?"
 )
 DRAWING = {"mechanisms.voters", "mechanisms.gradient"}
 
