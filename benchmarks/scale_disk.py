@@ -116,12 +116,12 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.poisson_sampling import prefix_length
-    from labelwall.teacher.shards.pools import Pool, RayPool
+    from labelwall.teacher.shards.pools import RayPool, ShardPool
     from labelwall.teacher.shards.scale_config import ScaleConfig
     from labelwall.teacher.shards.shards import ShardedIndex
 
     paths, m = [Path(folder) for folder in folders], prefix_length(K, GAMMA)
-    pool = Pool(paths)
+    pool = ShardPool(paths)
     if backend == "ray":
         pool = RayPool(paths, ScaleConfig(backend="ray", shards=len(paths)))
     start, wall, own = memory(), [], []

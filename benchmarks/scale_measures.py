@@ -208,10 +208,10 @@ class FixedPool:
         return [answer[name](number, *arguments[1:]) for number in range(self.size)]
 
     def _summary(self, number: int, every: int) -> Any:
-        from labelwall.teacher.shards.worker import Summary
+        from labelwall.teacher.shards.worker import ShardSummary
 
         ids = self._ids[number]
-        return Summary(len(ids), DIMENSIONS, (0, 0), ids[::every])
+        return ShardSummary(len(ids), DIMENSIONS, (0, 0), ids[::every])
 
     def _rows(self, number: int, low: int, high: int | None) -> tuple[Any, ...]:
         ids = self._ids[number]

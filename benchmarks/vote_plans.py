@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
+from labelwall.experiment.plan.planner import Choice, Goal, RehearsalRows, View
 from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal
 from labelwall.student.public_settings import PublicSide
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -36,5 +36,5 @@ def planned_votes(
         )
         records = goal.expected_records
         view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
-        public = PublicRows(lambda: (view,), stage.score)
+        public = RehearsalRows(lambda: (view,), stage.score)
         return planner.plan(mechanism, goal, public, no_progress).chosen

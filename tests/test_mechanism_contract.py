@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.planner import Goal, PublicRows, Score, View
+from labelwall.experiment.plan.planner import Forecast, Goal, RehearsalRows, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes
@@ -298,7 +298,7 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     if search is None:
         pytest.skip("has no planner")
     view = View("raw", 0, 3, 3, 150, 3, 5000)
-    public = PublicRows(lambda: (view,), lambda *_: Score(1.0, 0.7, 0.01))
+    public = RehearsalRows(lambda: (view,), lambda *_: Forecast(1.0, 0.7, 0.01))
     goal = Goal(2.0, 1e-5, 5000, 60, 1)
     optimum = search.plan(CASES[name], goal, public, no_progress)
     require_affordable(optimum.chosen.plan(goal))

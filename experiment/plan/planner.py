@@ -106,7 +106,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Score:
+class Forecast:
     """What rehearsals expect of a round: the share of public rows that get a label, the accuracy of
     these (R2 of values), and its standard deviation between rehearsals.
     """
@@ -117,7 +117,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class PublicRows:
+class RehearsalRows:
     """Labelled public rows that look like the private ones.
 
     ``views``: features to choose from; slow, so called if needed.
@@ -127,7 +127,7 @@ class PublicRows:
     """
 
     views: Callable[[], tuple[View, ...]]
-    rehearse: Callable[[View, Mechanism, range, int], Score]
+    rehearse: Callable[[View, Mechanism, range, int], Forecast]
     source: str = ""
 
 
@@ -214,7 +214,7 @@ class Rehearser:
     """Rehearses candidates for a goal on public rows."""
 
     goal: Goal
-    public: PublicRows
+    public: RehearsalRows
     progress: Progress
     _noise: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -334,7 +334,9 @@ class Candidates(Generic[M]):
     stricter: Callable[[View, M], list[M]] = lambda *_: []
     times: int = 1
 
-    def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
+    def plan(
+        self, mechanism: M, goal: Goal, public: RehearsalRows, progress: Progress
+    ) -> Optimum[M]:
         """The mechanism of the kind with the most right labels expected within the goal.
 
         Raises InvalidInput for a goal out of range, and BudgetRefused if no candidate is

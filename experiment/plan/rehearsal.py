@@ -39,7 +39,7 @@ from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ...wall.questions import CellsForm, QueryForm, Round, RowForm
 from . import tuning
-from .planner import Goal, Score, View
+from .planner import Forecast, Goal, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 
 
@@ -163,13 +163,13 @@ class Rehearsal:
         """Labels of the labelled rows, int64 [n]."""
         return self.task.labels.encode("labels", self.labelled.labels)
 
-    def score(self, view: View, mechanism: Mechanism, draws: range, asked: int) -> Score:
+    def score(self, view: View, mechanism: Mechanism, draws: range, asked: int) -> Forecast:
         """See ``PublicRows.rehearse``. Deterministic, so that no draw is repeated."""
         folds = [self._rehearsed(view, mechanism, number, asked) for number in draws]
         answered, scores = np.array(folds).T
         spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
-        return Score(answered=float(answered.mean()), accuracy=accuracy, spread=spread)
+        return Forecast(answered=float(answered.mean()), accuracy=accuracy, spread=spread)
 
     def foreign(self, view: View) -> bool:
         """Whether no shares of the classes explain how PUBLIC rows lie among the test split's.

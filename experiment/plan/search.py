@@ -38,7 +38,7 @@ from ..run.run_folder import RunFolder
 from ..run.served import split_rounds
 from . import tuning
 from .candidates import PLANNERS
-from .planner import Choice, Goal, Optimum, PublicRows, Reason, View
+from .planner import Choice, Goal, Optimum, Reason, RehearsalRows, View
 from .rehearsal import Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
 
@@ -120,7 +120,7 @@ def search(
             for named in by_features(settings, task, public)
         ]
         by_name = {stage.settings.features: stage for stage in prepared}
-        rows = PublicRows(
+        rows = RehearsalRows(
             views=lambda: tuple(view for stage in prepared for view in stage.views),
             rehearse=lambda view, mechanism, draws, asked: by_name[view.features].score(
                 view, mechanism, draws, asked
@@ -136,7 +136,7 @@ def search(
 
 
 def _optima(
-    mechanisms: Sequence[Mechanism], goal: Goal, rows: PublicRows, progress: Progress
+    mechanisms: Sequence[Mechanism], goal: Goal, rows: RehearsalRows, progress: Progress
 ) -> list[Optimum[Any]]:
     """The optimum of each kind, for each number of queries. Raises BudgetRefused if none is."""
     optima = list[Optimum[Any]]()

@@ -25,7 +25,7 @@ KEY = "labelwall"  # under which an export has the metadata of the student's fil
 BILINEAR = 2  # Pillow's number of it
 
 
-class Answers(nn.Module):
+class AnsweringNetwork(nn.Module):
     """A student as one graph: inputs as they are, probabilities or values out.
 
     ``forward``: of images uint8 [n, h, w, c], or float32 [n, c, h, w] of 0..1, or of vectors
@@ -76,7 +76,7 @@ def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.T
 
 def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     """ONNX with any number of rows; its metadata says what the student's file says."""
-    answers = Answers(student).eval()
+    answers = AnsweringNetwork(student).eval()
     output = "values" if answers.kind == "value" else "probabilities"
     program = to_onnx(answers, rows, output, dynamic_shapes=({0: torch.export.Dim("rows")},))
     program.model.metadata_props[KEY] = canonical_json(student.info.to_json()).decode()

@@ -13,7 +13,7 @@ MAX_ENTRIES = 10_000_000  # of the probabilities that a path's PUBLIC rows have 
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """Lengths of so many ``steps``, and which of them count.
 
     A step is as long as its noise allows: if no later step took any of it back, the noise of all
@@ -91,7 +91,7 @@ def descend(
     The first sum, at weights of 0, counts records and classes. With a ``start``, float64 [d + 1,
     c], the descent begins there after it. ``inputs``: of PUBLIC rows, float64 [n, d + 1].
     """
-    schedule, zeros = Schedule(how.steps), np.zeros((inputs.shape[1], how.outputs))
+    schedule, zeros = StepSchedule(how.steps), np.zeros((inputs.shape[1], how.outputs))
     largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
     moving = Momentum(weights=zeros, velocity=zeros, largest=largest)
     first: Gradient | None = None

@@ -25,7 +25,7 @@ from ..ledger.ledger import Ledger
 from ..teacher import Teacher
 from .callers import Shared
 from .replies import refused
-from .usage import Call, OverCap, Snapshot, Usage
+from .usage import ChargedCall, OverCap, Snapshot, Usage
 
 HALF = 32  # hex digits of half a job's identity
 MAX_FINISHED = 64  # finished jobs that can still be asked for
@@ -330,9 +330,9 @@ class RequestQueue:
                     self._finish(job, job.result())
             return
 
-    def _call(self, caller: str, asked: Queries | Matrix, quota: int | None) -> Call:
+    def _call(self, caller: str, asked: Queries | Matrix, quota: int | None) -> ChargedCall:
         new = self._teacher.chargeable(asked)
-        return Call(caller, asked.slot, new, self.snapshot.position, quota)
+        return ChargedCall(caller, asked.slot, new, self.snapshot.position, quota)
 
     def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
         """Noisy counts by a public matrix: the work of a job, on the machine's thread."""

@@ -39,7 +39,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Call:
+class ChargedCall:
     """A call that is about to be charged for ``queries`` new queries of ``slot``.
 
     ``position``: the ledger's newest entry at that time; ``cap``: on all new queries of the caller.
@@ -78,7 +78,7 @@ class Usage:
         self._newest, self.charged, self.last = ledger.in_custody(self._read)
 
     @contextmanager
-    def noted(self, calls: Sequence[Call]) -> Iterator[None]:
+    def noted(self, calls: Sequence[ChargedCall]) -> Iterator[None]:
         """Note calls in the context's first transaction that writes, unless one exceeds its cap.
 
         Check, note and charge are one transaction, so notes of other processes in the same ledger

@@ -32,7 +32,7 @@ LOST = (
 )
 
 
-class Pool:
+class ShardPool:
     """All shards in this process, one after the other; a search uses all of its threads."""
 
     def __init__(self, directories: Sequence[Path], device: str = "cpu") -> None:
@@ -49,7 +49,7 @@ class Pool:
         return [shard.do(name, *own) for shard, own in pairs]
 
 
-class RayPool(Pool):
+class RayPool(ShardPool):
     """An actor for each shard, spread over the nodes.
 
     Ray restarts an actor that dies, on another node if its own is gone. The actor then repeats its

@@ -26,9 +26,9 @@ from ..records.private_records import Records
 from ..search.cpu import ROW_BITS, ROW_MASK
 from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
-from .pools import Pool, RayPool
+from .pools import RayPool, ShardPool
 from .scale_config import ScaleConfig
-from .worker import ROWS, Summary, append, block_rows, columns_of, finish, journal
+from .worker import ROWS, ShardSummary, append, block_rows, columns_of, finish, journal
 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
@@ -80,13 +80,13 @@ class ShardedRows(PrivateRows):
         self._folders = [self._root / f"{number:04d}" for number in range(scale.shards)]
 
     @cached_property
-    def _pool(self) -> Pool:
+    def _pool(self) -> ShardPool:
         """The workers, after the rows that were in no shard yet are ingested."""
         forget_shards(self.directory, self._root)
         self._ingest()
         if self._scale.backend == "ray":
             return RayPool(self._folders, self._scale, self.device)
-        return Pool(self._folders, self.device)
+        return ShardPool(self._folders, self.device)
 
     def records(self) -> Records:
         """No records: the shards take them in, once."""
@@ -184,10 +184,10 @@ class ShardedIndex(Index):
     ``labels``: [n], of the narrowest integers: widen them before calculating.
     """
 
-    def __init__(self, pool: Pool, extractor: str) -> None:
+    def __init__(self, pool: ShardPool, extractor: str) -> None:
         self._pool, self._extractor = pool, extractor
         every = max(1, MERGED_ROWS // (2 * pool.size))
-        parts: list[Summary] = pool.ask("summary", extractor, every)
+        parts: list[ShardSummary] = pool.ask("summary", extractor, every)
         self.dimensions = parts[0].dimensions
         self._rows = [np.empty(part.rows, dtype=np.int32) for part in parts]  # [shard][its row]
         ends = [end for part in parts for end in part.labels]

@@ -43,7 +43,7 @@ class ShardFailed(LabelwallError):
     """Some task of a shard failed."""
 
 
-class Summary(NamedTuple):
+class ShardSummary(NamedTuple):
     """A shard's embedded rows. ``cuts``: every so many-th id, from the first on, int64 [m]."""
 
     rows: int
@@ -140,11 +140,11 @@ class Shard:
             self._loaded = extractor, index, labels
         return self._loaded[1], self._loaded[2]
 
-    def summary(self, extractor: str, every: int) -> Summary:
+    def summary(self, extractor: str, every: int) -> ShardSummary:
         """``every``: rows from one cut to the next."""
         index, labels = self._index(extractor)
         ends = int(labels.min(initial=0)), int(labels.max(initial=0))
-        return Summary(len(index), index.dimensions, ends, index.ids[::every])
+        return ShardSummary(len(index), index.dimensions, ends, index.ids[::every])
 
     def rows_between(
         self, extractor: str, low: int | None = None, high: int | None = None

@@ -18,7 +18,7 @@ from ....wall.guarantee import EACH
 from ...accounting.accountant import certificates, certified_epsilon, explain
 from ...accounting.conversion import round_up
 from ...accounting.plan import Plan
-from .mechanisms import BY_QUERY, ONCE, Priced, check_plan
+from .mechanisms import BY_QUERY, ONCE, PricedRelease, check_plan
 from .reading import Problem, Stored, canonical, check_extractor, read_entry, read_file, shown
 from .released_values import is_sum
 
@@ -242,11 +242,11 @@ class History:
     ``released``: counts by release.
     """
 
-    def __init__(self, plan: Body, restated: Sequence[Sequence[Priced]]) -> None:
+    def __init__(self, plan: Body, restated: Sequence[Sequence[PricedRelease]]) -> None:
         self.charged: Counter[Key] = Counter()
         self.released: Counter[Key] = Counter()
         # with its cap, and the screening that leads to it
-        self._planned: dict[Key, tuple[Priced, int, str | None]] = {}
+        self._planned: dict[Key, tuple[PricedRelease, int, str | None]] = {}
         self._mechanism = [canonical(slot["mechanism"]) for slot in plan["slots"]]
         self._open: dict[int, tuple[Key, int, str]] = {}  # with the extractor in use
         self._results: dict[str, dict[str, Any]] = {}
@@ -338,7 +338,7 @@ class History:
             )
         return known
 
-    def _check(self, priced: Priced, value: Any, beside: int, extractor: str) -> None:
+    def _check(self, priced: PricedRelease, value: Any, beside: int, extractor: str) -> None:
         possible = priced.results
         if not possible.holds(value, beside):
             raise Problem(

@@ -39,7 +39,7 @@ BY_QUERY, BY_BATCH, ONCE = "by the query", "by the batch", "once and in full"
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedRelease:
     """One release of a mechanism. ``parameters``: the curve's; ``charging``: what a charge pays."""
 
     name: str
@@ -57,7 +57,7 @@ class Known:
     """
 
     fields: dict[str, Any]
-    releases: Callable[[Fields], list[Priced]]
+    releases: Callable[[Fields], list[PricedRelease]]
     free: str = ""
 
 
@@ -66,7 +66,7 @@ def _require(rule: bool, text: str) -> None:
         raise Problem(text)
 
 
-def _screen(votes: int, f: Fields) -> Priced:
+def _screen(votes: int, f: Fields) -> PricedRelease:
     """[statistic in 0..votes that moves by at most 1, plus noise > threshold]: section 4."""
     _require(f["threshold"] <= votes, "threshold must be at most the votes")
     parameters = {
@@ -75,36 +75,36 @@ def _screen(votes: int, f: Fields) -> Priced:
         "sigma": f["sigma_screen"],
         "sample_rate": f.get("sample_rate", 1.0),
     }
-    return Priced("screen", "screening", parameters, released_values.bit())
+    return PricedRelease("screen", "screening", parameters, released_values.bit())
 
 
-def _winner(f: Fields, **swap: bool) -> list[Priced]:
+def _winner(f: Fields, **swap: bool) -> list[PricedRelease]:
     """argmax of votes with Gaussian noise on each: section 5. Without a swap votes only come."""
     gamma = f.get("sample_rate", 1.0)
     parameters = {"sigma": f["sigma_vote"], "sample_rate": gamma, **swap}
-    return [Priced("aggregate", "argmax", parameters, released_values.label())]
+    return [PricedRelease("aggregate", "argmax", parameters, released_values.label())]
 
 
-def _screened(votes: str) -> Callable[[Fields], list[Priced]]:
+def _screened(votes: str) -> Callable[[Fields], list[PricedRelease]]:
     """The winner of so many votes, where their plurality is large."""
     return lambda f: [_screen(f[votes], f), *_winner(f)]
 
 
-def _private_radius(f: Fields) -> list[Priced]:
+def _private_radius(f: Fields) -> list[PricedRelease]:
     """The plurality is cut off at six deviations above the threshold: section 5."""
     most = min(f["threshold"] + math.ceil(6 * f["sigma_screen"]), 10**6)
     return [_screen(most, f), *_winner(f, swap=False)]
 
 
-def _individual(f: Fields) -> list[Priced]:
+def _individual(f: Fields) -> list[PricedRelease]:
     """All answers of a slot together are rho-zCDP: section 12."""
     noisy = released_values.count_and_label(f["sigma_count"], LARGEST_COUNT)
     one_count = 1 / (2 * Fraction(f["sigma_count"]) ** 2)
     _require(Fraction(f["rho"]) >= one_count, "a record's budget must pay for one count")
-    return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
+    return [PricedRelease("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
 
 
-def _cells(f: Fields, name: str = "histogram") -> list[Priced]:
+def _cells(f: Fields, name: str = "histogram") -> list[PricedRelease]:
     """L2 sensitivity parts sqrt(neighbours), also of a person: sections 13 and 22."""
     _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
@@ -112,36 +112,38 @@ def _cells(f: Fields, name: str = "histogram") -> list[Priced]:
     _require(noise <= LARGEST_NOISE, "sigma times parts must be in the curves' range")
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sample_rate": 1.0}
     noisy = released_values.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
-    return [Priced(name, "gaussian", parameters, noisy)]
+    return [PricedRelease(name, "gaussian", parameters, noisy)]
 
 
-def _score(f: Fields) -> list[Priced]:
+def _score(f: Fields) -> list[PricedRelease]:
     """A record or a person adds a vector of length 1 to 2 counts an output: section 13."""
     return _cells({**f, "centroids": 2, "neighbours": 1}, "score")
 
 
-def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
+def _sums(outputs: range) -> Callable[[Fields], list[PricedRelease]]:
     """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 21."""
 
-    def releases(f: Fields) -> list[Priced]:
+    def releases(f: Fields) -> list[PricedRelease]:
         sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
         noise = f["noise_multiplier"] * sensitivity
         parameters = {"sigma": noise, "sensitivity": float(sensitivity), "sample_rate": 1.0}
         noisy = released_values.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
-        return [Priced("sum", "gaussian", parameters, noisy)]
+        return [PricedRelease("sum", "gaussian", parameters, noisy)]
 
     return releases
 
 
-def _laplace(f: Fields) -> list[Priced]:
+def _laplace(f: Fields) -> list[PricedRelease]:
     """Votes move by 2 in L1: section 14."""
     parameters = {"scale": f["scale"], "sensitivity": 2.0}
-    return [Priced("aggregate", "laplace", parameters, released_values.label())]
+    return [PricedRelease("aggregate", "laplace", parameters, released_values.label())]
 
 
-def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
+def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[PricedRelease]]:
     """A batch is epsilon-DP as a whole: section 15."""
-    return lambda f: [Priced("batch", "pure", {"epsilon": f["epsilon"]}, results_of(f), BY_BATCH)]
+    return lambda f: [
+        PricedRelease("batch", "pure", {"epsilon": f["epsilon"]}, results_of(f), BY_BATCH)
+    ]
 
 
 def _balls(f: Fields) -> Results:
@@ -156,40 +158,40 @@ def _nearest(f: Fields) -> Results:
     return released_values.ball(everyone=nowhere or f["accounting"] == "queries", squares=squares)
 
 
-def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
+def _attributes(voters: str) -> Callable[[Fields], list[PricedRelease]]:
     """Votes, noise and L2 sensitivity sqrt(2 tau) in units of 1/4096: section 16."""
 
-    def releases(f: Fields) -> list[Priced]:
+    def releases(f: Fields) -> list[PricedRelease]:
         parameters = {
             "sigma": f["sigma_vote"] * VOTE,
             "sensitivity": math.sqrt(2 * f["tau"]) * VOTE,
             "sample_rate": f["sample_rate"] if voters == "k" else 1.0,
         }
         noisy = released_values.attribute_counts(f[voters], parameters["sigma"])
-        return [Priced("counts", "gaussian", parameters, noisy)]
+        return [PricedRelease("counts", "gaussian", parameters, noisy)]
 
     return releases
 
 
-def _mean(f: Fields) -> list[Priced]:
+def _mean(f: Fields) -> list[PricedRelease]:
     """A sum of values in -STEPS..STEPS, which one record moves by 2 STEPS: section 17."""
     gamma, scale = f["sample_rate"], 2 * STEPS
     noise = f["sigma_mean"] * scale
     parameters = {"sigma": noise, "sensitivity": float(scale), "sample_rate": gamma}
     return [
         *_spread(f),
-        Priced("mean", "gaussian", parameters, released_values.noisy_sum(f["k"], noise)),
+        PricedRelease("mean", "gaussian", parameters, released_values.noisy_sum(f["k"], noise)),
     ]
 
 
-def _median(f: Fields) -> list[Priced]:
+def _median(f: Fields) -> list[PricedRelease]:
     """Log probabilities move within an interval of length epsilon: section 17."""
     parameters = {"epsilon": f["epsilon"], "sample_rate": f["sample_rate"]}
     drawn = released_values.middle_of_a_cell(f["cells"])
-    return [*_spread(f), Priced("median", "bounded_range", parameters, drawn)]
+    return [*_spread(f), PricedRelease("median", "bounded_range", parameters, drawn)]
 
 
-def _spread(f: Fields) -> list[Priced]:
+def _spread(f: Fields) -> list[PricedRelease]:
     """The screening of values, where there is one."""
     if f["threshold"] is None:
         return []
@@ -277,7 +279,7 @@ PERSONS = frozenset(
 )
 
 
-class Slot(Schema):
+class AuditedSlot(Schema):
     mechanism: dict[str, Any]
     releases: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
@@ -285,12 +287,12 @@ class Slot(Schema):
 class PlanSchema(Schema):
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)]
-    slots: Annotated[list[Slot], Field(min_length=1, max_length=MAX_SLOTS)]
+    slots: Annotated[list[AuditedSlot], Field(min_length=1, max_length=MAX_SLOTS)]
     unit: Literal["row", "person"]
     periods: integer(1, MAX_SLOTS)  # type: ignore[valid-type]
 
 
-def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
+def check_plan(plan: dict[str, Any]) -> list[list[PricedRelease]]:
     """Each slot's releases, restated from its mechanism.
 
     Raises Problem where a slot prices something else, or a field breaks its rule.
@@ -309,7 +311,7 @@ def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
     return restated
 
 
-def check_slot(slot: Fields) -> list[Priced]:
+def check_slot(slot: Fields) -> list[PricedRelease]:
     """The restated releases of a plan's slot. Raises Problem unless those that it records are the
     same ones, in every name, type and digit, with a cap.
     """
@@ -322,7 +324,7 @@ def check_slot(slot: Fields) -> list[Priced]:
     return restated
 
 
-def priced(mechanism: object) -> list[Priced]:
+def priced(mechanism: object) -> list[PricedRelease]:
     """The releases of a recorded mechanism. Raises Problem for an unknown kind, and for a field
     that is missing, unknown, of another type or out of range.
     """
@@ -336,7 +338,7 @@ def priced(mechanism: object) -> list[Priced]:
     )
 
 
-def _check_release(known: Priced, release: Fields) -> None:
+def _check_release(known: PricedRelease, release: Fields) -> None:
     prepaid, batch = known.charging == ONCE, known.charging == BY_BATCH
     cap = {key: value for key, value in release.items() if key == "cap"}
     caps = Literal[1] if prepaid else integer(0, LARGEST_CAP)

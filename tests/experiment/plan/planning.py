@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.planner import Goal, Optimum, PublicRows
+from labelwall.experiment.plan.planner import Goal, Optimum, RehearsalRows
 from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -124,7 +124,7 @@ def write(folder: Path, settings: str) -> Path:
     return path
 
 
-def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
+def planned(mechanism: Mechanism, goal: Goal, public: RehearsalRows) -> Optimum[Any]:
     planner = PLANNERS[mechanism.kind]
     assert planner is not None
     return planner.plan(mechanism, goal, public, no_progress)

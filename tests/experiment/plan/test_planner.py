@@ -11,9 +11,9 @@ from labelwall.experiment.plan import candidates, stand_ins
 from labelwall.experiment.plan.candidates import threshold_at
 from labelwall.experiment.plan.planner import (
     Choice,
+    Forecast,
     Goal,
-    PublicRows,
-    Score,
+    RehearsalRows,
     View,
     affordable,
     answers,
@@ -72,18 +72,18 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
             assert 1 <= close.axes <= 20
 
 
-def public(score) -> PublicRows:
-    return PublicRows(lambda: (VIEW,), score, "rows")
+def public(score) -> RehearsalRows:
+    return RehearsalRows(lambda: (VIEW,), score, "rows")
 
 
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
     """A hump at 11 axes, which no coarse candidate has."""
 
-    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Score:
+    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Forecast:
         assert isinstance(mechanism, PrivateLinear)
         assert mechanism.axes is not None
         far = abs(mechanism.axes - 11) + abs(mechanism.steps - 30)
-        return Score(
+        return Forecast(
             1.0, 0.9 - 0.01 * far - 0.001 * mechanism.clip, 0.01 if len(draws) > 1 else 0.0
         )
 
@@ -110,7 +110,7 @@ def test_forecasts_of_values_below_r2_0_tell_candidates_apart() -> None:
 
 def test_a_tiny_budget_has_one_step() -> None:
     """More would want more noise than can be drawn."""
-    rehearsals = public(lambda *_: Score(1.0, 0.9, 0.0))
+    rehearsals = public(lambda *_: Forecast(1.0, 0.9, 0.0))
     found = planned(PrivateLinear(), replace(GOAL, epsilon=0.012), rehearsals)
     assert found.chosen.mechanism.steps == 1
     assert found.chosen.epsilon <= 0.012
@@ -120,9 +120,9 @@ def test_a_tiny_budget_has_one_step() -> None:
 def test_a_kind_far_behind_another_is_left_after_a_part_of_its_candidates(accuracy, share) -> None:
     tried = set[Mechanism]()
 
-    def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Score:
+    def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Forecast:
         tried.add(mechanism)
-        return Score(1.0, accuracy, 0.01)
+        return Forecast(1.0, accuracy, 0.01)
 
     planned(PrivateKnn(), replace(GOAL, worth=0.5 * GOAL.queries), public(score))
     coarse = set(candidates.votes(PrivateKnn(), VIEW))
@@ -130,12 +130,12 @@ def test_a_kind_far_behind_another_is_left_after_a_part_of_its_candidates(accura
 
 
 def test_least_accuracy_raises_the_margin() -> None:
-    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Score:
+    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Forecast:
         assert isinstance(mechanism, ReverseKnn)
         return (
-            Score(0.5, 0.95, 0.0)
+            Forecast(0.5, 0.95, 0.0)
             if mechanism.margin > mechanism.require("sigma")
-            else Score(1.0, 0.7, 0.0)
+            else Forecast(1.0, 0.7, 0.0)
         )
 
     found = planned(ReverseKnn(), replace(GOAL, min_accuracy=0.9), public(score))
@@ -152,11 +152,11 @@ def test_the_fast_price_of_an_argmax_is_within_one_percent() -> None:
     assert np.abs(ratio - 1).max() < 0.01
 
 
-def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> PublicRows:
+def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> RehearsalRows:
     """400 labelled rows that stand for so many records, in one view."""
     stage = staged(tmp_path, mechanism, TEST, records)
     view = stage.views[0]
-    return PublicRows(lambda: (view,), stage.score, "rows")
+    return RehearsalRows(lambda: (view,), stage.score, "rows")
 
 
 @pytest.mark.parametrize(("kind", "analytic"), [(PrivateKnn, 300.6), (PrivateRadius, 304.4)])
@@ -241,7 +241,7 @@ def asked_for_real(mechanism: IndKnn, asked: int) -> float:
 )
 def test_the_forecast_comes_true_and_no_neighbour_is_better(tmp_path: Path, kernel: dict) -> None:
     stage = staged(tmp_path, mechanism := IndKnn(**kernel), TEST)
-    public = PublicRows(lambda: stage.views[:1], stage.score)
+    public = RehearsalRows(lambda: stage.views[:1], stage.score)
     goal = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2, asked=PUBLIC)
     best = planning.planned(mechanism, goal, public).chosen
     config = planned_config(replace(stage.settings, rounds=stage.settings.rounds * 2), best)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelwall.student.linear.descent import Momentum, Schedule, descend
+from labelwall.student.linear.descent import Momentum, StepSchedule, descend
 from labelwall.student.linear.doubt import doubt
 from labelwall.student.linear.measure import FitSettings, Measurements
 from labelwall.student.linear.tuning import LOGIT_NOISE, MAX_RATE, MOMENTUM
@@ -15,7 +15,7 @@ from labelwall.wall.matrices import COUNT
 @pytest.mark.parametrize("steps", [20, 60])
 def test_noise_alone_moves_a_logit_by_the_deviations_that_are_allowed(steps: int) -> None:
     """Weights of pure noise, if no step is taken back: momentum's last steps are not yet whole."""
-    rng, deviation, schedule = np.random.default_rng(0), 0.02, Schedule(steps)
+    rng, deviation, schedule = np.random.default_rng(0), 0.02, StepSchedule(steps)
     zeros = np.zeros((1, 20_000))
     moving = Momentum(weights=zeros, velocity=zeros, largest=1e9)
     for _ in range(steps):
@@ -24,7 +24,7 @@ def test_noise_alone_moves_a_logit_by_the_deviations_that_are_allowed(steps: int
 
 
 def test_a_step_without_noise_has_a_limit_and_weights_stay_in_range() -> None:
-    assert Schedule(20).rate(1e-30) == MAX_RATE
+    assert StepSchedule(20).rate(1e-30) == MAX_RATE
     moving = Momentum(weights=np.zeros((1, 2)), velocity=np.zeros((1, 2)), largest=2.0)
     for _ in range(2):
         moving.follow(np.array([[1.0, -4.0]]), 1.0)

@@ -9,7 +9,7 @@ import pytest
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.service.service_config import ServiceConfig
-from labelwall.teacher.service.usage import Call, OverCap, Usage
+from labelwall.teacher.service.usage import ChargedCall, OverCap, Usage
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
@@ -102,7 +102,7 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place):
     """Neither process's memory knows of the other's charges; the charge's transaction decides."""
     ledger, theirs = created(place), Ledger(place)
     one, other = Usage(ledger), Usage(theirs)
-    call, fewer = Call("ann", 0, 20, 0, 50), Call("ann", 0, 10, 0, 50)
+    call, fewer = ChargedCall("ann", 0, 20, 0, 50), ChargedCall("ann", 0, 10, 0, 50)
     assert noted(one, ledger, call, replace(call, caller="bob", cap=None), call) == ()
     assert other.charged["ann"] == 0
     head = Ledger(place).state.head
@@ -117,7 +117,7 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place):
 
 def test_a_note_is_stored_with_the_first_entry_alone(place):
     ledger = created(place)
-    usage, call = Usage(ledger), Call("ann", 0, 1, 0)
+    usage, call = Usage(ledger), ChargedCall("ann", 0, 1, 0)
     with usage.noted([call]):
         ledger.catch_up()
         assert Usage(Ledger(place)).charged["ann"] == 0  # nothing is written yet
@@ -134,7 +134,7 @@ def test_a_caller_that_another_service_charged_meanwhile_is_refused(tmp_path, pl
     made = tiny.make(tmp_path, quota=30, place=place)
     with clients(made, "ann", "bob") as (ann, bob):
         theirs = Ledger(place)
-        assert noted(Usage(theirs), theirs, Call("ann", 0, 25, 0)) == ()
+        assert noted(Usage(theirs), theirs, ChargedCall("ann", 0, 25, 0)) == ()
         before = Ledger(place).state.head
         with pytest.raises(Refused) as refusal:
             ann.answer(Queries(rows(10, 1)))

@@ -12,7 +12,7 @@ from labelwall.teacher.records.private_records import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
-from labelwall.teacher.shards.pools import Pool
+from labelwall.teacher.shards.pools import ShardPool
 from labelwall.teacher.shards.scale_config import ScaleConfig
 from labelwall.teacher.shards.worker import ShardFailed, journal
 from labelwall.wall.datasets.data_config import DataConfig, Task
@@ -202,7 +202,7 @@ def test_a_shard_that_fails_fails_the_whole_batch_before_its_charge(tmp_path, mo
 @pytest.mark.parametrize("name", ["do", "_order", "__init__", "index", "unknown", ""])
 def test_a_shard_does_only_what_is_listed(tmp_path, name):
     tiny.index_of(tmp_path / "d", tiny.records(50), 2)
-    pool = Pool([tmp_path / "d" / "shards-2" / "0000"])
+    pool = ShardPool([tmp_path / "d" / "shards-2" / "0000"])
     with pytest.raises(ShardFailed):
         pool.ask(name, tiny.RAW.sha256())
 
@@ -239,7 +239,7 @@ def test_where_shards_can_not_leave_a_record_out_nobody_answers(tmp_path, monkey
     records = tiny.records()
     teacher = tiny.ready(tmp_path, "private_knn", records, 2)
 
-    ask_each = Pool.ask_each
+    ask_each = ShardPool.ask_each
 
     def fails(pool, name, arguments):
         if name == "amend":
@@ -247,7 +247,7 @@ def test_where_shards_can_not_leave_a_record_out_nobody_answers(tmp_path, monkey
         return ask_each(pool, name, arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Pool, "ask_each", fails)
+        patched.setattr(ShardPool, "ask_each", fails)
         with pytest.raises(OSError, match="no space"):
             teacher.remove(records.ids[5:6])
     with pytest.raises(InvalidInput, match="extractor"):
