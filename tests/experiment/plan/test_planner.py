@@ -98,10 +98,10 @@ def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
 
 
 def test_forecasts_of_values_below_r2_0_tell_candidates_apart() -> None:
-    def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Score:
+    def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Forecast:
         assert isinstance(mechanism, PrivateLinearValue)
         assert mechanism.axes is not None
-        return Score(1.0, 0.01 * mechanism.axes - 1, 0.0)
+        return Forecast(1.0, 0.01 * mechanism.axes - 1, 0.0)
 
     found = planned(PrivateLinearValue(), GOAL, public(score))
     assert found.chosen.mechanism.axes == VIEW.axes
