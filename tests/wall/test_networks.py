@@ -273,3 +273,32 @@ def test_downloaded_weights_are_loaded_and_a_failed_download_says_so(monkeypatch
         assert torch.equal(weights[f"trunk.network.{key}"], value)
     with pytest.raises(MissingData, match="could not be downloaded"):
         networks.timm_model(NAME, None, (20, 20, 3), 10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("efficientnet_lite0@31", "efficientnet_lite0@513", "efficientnet_lite0@096"),
+        *("efficientnet_lite0@", "efficientnet_lite0_stages@９６", "pretrained/resnet18@1e9"),
+        *("small_cnn@96", "beside/small_cnn@96", "beside/efficientnet_lite0", "beside/hog@96"),
+        *("beside/beside/efficientnet_lite0@96", "beside/released/efficientnet_lite0@96"),
+    ],
+)
+def test_a_side_is_of_a_pretrained_network_and_within_bounds(name: str) -> None:
+    with pytest.raises(InvalidInput, match="backbone"):
+        networks.build(name, input_shape=(16, 16, 3), num_classes=3)
+
+
+def test_networks_of_a_side_and_side_by_side_have_the_published_ones_name() -> None:
+    shapes = {}
+    for name in ("pretrained/test_efficientnet@48", "beside/pretrained/test_efficientnet@48"):
+        network = networks.build(f"decided/{name}", input_shape=(16, 16, 3), num_classes=3).eval()
+        with torch.inference_mode():
+            decided = network.features(torch.rand(2, 3, 16, 16))
+        assert decided.sum(dim=1).tolist() == [1, 1]
+        spec = ExtractorSpec(f"decided/{name}", (16, 16, 3), 3)
+        assert spec.network == "pretrained/test_efficientnet"
+        inner = networks.build(name, input_shape=(16, 16, 3), num_classes=3)
+        shapes[name] = inner.head.in_features
+    single, both = shapes.values()
+    assert both == 2 * single

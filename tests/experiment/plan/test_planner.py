@@ -26,7 +26,7 @@ from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
 from labelwall.teacher.search.cpu import ExactIndex
@@ -95,6 +95,17 @@ def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
     assert found.chosen.answered == 400
     accuracies = [choice.accuracy for choice in found.tried[:5]]
     assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_forecasts_of_values_below_r2_0_tell_candidates_apart() -> None:
+    def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Score:
+        assert isinstance(mechanism, PrivateLinearValue)
+        assert mechanism.axes is not None
+        return Score(1.0, 0.01 * mechanism.axes - 1, 0.0)
+
+    found = planned(PrivateLinearValue(), GOAL, public(score))
+    assert found.chosen.mechanism.axes == VIEW.axes
+    assert found.chosen.accuracy == pytest.approx(0.01 * VIEW.axes - 1)
 
 
 def test_a_tiny_budget_has_one_step() -> None:
