@@ -209,13 +209,13 @@ def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration
     assert sorted(path.relative_to(experiment).as_posix() for path in takers) == [
         "api.py",
         "commands/configured.py",
-        "compare/compare.py",
-        "compare/config.py",
-        "compare/own.py",
+        "compare/cells.py",
+        "compare/methods.py",
+        "compare/run_cells.py",
         "plan/search.py",
         "report/report.py",
         "run/door.py",
         "run/entry.py",
         "run/served.py",
-        "train.py",
+        "whole_run.py",
     ]
