@@ -74,7 +74,7 @@ def _run(args: list[str]) -> int:
         return _mistake(f"unknown command {args[0]!r}. {cure}")
     if args[0] in PRIVATE:
         os.umask(0o077)  # what they write is their owner's alone
-    file = "files" if args[0] in FILES else "configured"  # loaded when it is asked for
+    file = "run_folders" if args[0] in FILES else "configured"  # loaded when it is asked for
     module = importlib.import_module(f"labelwall.experiment.commands.{file}")
     status: int = getattr(module, args[0])(args[1:])
     return status

@@ -20,7 +20,7 @@ from .planner import Choice, Optimum, Reason
 
 WEAK = 10.0  # epsilon above which a guarantee means little
 TABLE_WIDTH = 112  # columns of characters
-SHOWN = 12  # choices in a table
+SHOWN = 10  # choices in a table
 SAFER = {  # why a kind is chosen that is not the best by its forecast
     Reason.FOREIGN: "public rows differ from these, so {} is chosen: its classifier needs none",
     Reason.GUESSED: "{} is within the error, and gains most if there are more records than guessed",
@@ -173,26 +173,13 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
 
 
 def choices_table(choices: Sequence[Choice[Any]]) -> str:
-    """The first SHOWN of them."""
-    import rich.console
-    import rich.table
-
-    columns = "epsilon", "expected", "asked", "answered", "features", "mechanism"
-    title = f"candidates: the best {min(SHOWN, len(choices))} of {len(choices)}"
-    table = rich.table.Table(*columns, title=title)
+    """The chosen one, which is the first, and the best of the others: SHOWN lines in all."""
+    lines = [f"{len(choices)} rehearsed; labels right, rows labelled, features, method (* chosen):"]
     for choice in choices[:SHOWN]:
-        table.add_row(
-            f"{round_up(choice.epsilon):.3f}",
-            expected(choice),
-            f"{choice.asked}",
-            f"{choice.answered:.0f}",
-            str(choice.view),
-            _described(choice),
-        )
-    screen = rich.console.Console(width=TABLE_WIDTH, color_system=None)
-    with screen.capture() as shown:
-        screen.print(table)
-    return shown.get().rstrip()
+        mark, known = "*" if choice is choices[0] else " ", expected(choice)
+        line = f"{mark} {known:18} {choice.answered:6.0f}  {choice.view}  {_described(choice)}"
+        lines.append(line if len(line) <= TABLE_WIDTH else f"{line[: TABLE_WIDTH - 3]}...")
+    return "\n".join(lines)
 
 
 def _described(choice: Choice[Any]) -> str:

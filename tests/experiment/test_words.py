@@ -7,8 +7,11 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.options import parse
+from labelwall.experiment.plan.planner import Choice, View
+from labelwall.experiment.plan.show import choices_table
 from labelwall.experiment.run.lines import result_line
 from labelwall.experiment.run.summary import Baselines
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.computing import free_threads
 from labelwall.wall.console import Console
 from tests.experiment import tiny
@@ -92,6 +95,18 @@ def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
     assert (
         "80.00% (always 'good' 74.5%, public labels alone 70.0%, no privacy about 81%) at" in better
     )
+
+
+def test_the_rehearsal_s_table_is_ten_lines_the_chosen_one_first() -> None:
+    view = View(features="raw", whiten=0, dimensions=8, axes=0, rows=90, classes=3, records=300)
+    linear = PrivateLinear(steps=9)
+    known = {"epsilon": 1.0, "view": view, "mechanism": linear, "asked": 9, "cap": 9}
+    choices = [Choice(**known, answered=90.0, accuracy=0.8 + n / 100) for n in range(14)]
+    title, first, *others = choices_table(choices).splitlines()
+    assert title.startswith("14 rehearsed")
+    assert first.startswith("* 80.0% right")
+    assert len(others) == 9
+    assert not [line for line in others if line.startswith("*")]
 
 
 def test_progress_is_a_line_at_most_each_half_minute_and_json_on_request(

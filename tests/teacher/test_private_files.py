@@ -137,7 +137,7 @@ def test_files_of_private_commands_are_their_owners_from_the_beginning(
         (tmp_path / "new").touch()
         return 0
 
-    module = "files" if command in pipeline.FILES else "configured"
+    module = "run_folders" if command in pipeline.FILES else "configured"
     monkeypatch.setattr(f"labelwall.experiment.commands.{module}.{command}", main)
     before = os.umask(0o022)
     try:

@@ -243,6 +243,7 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(named, small_gri
     before = load_config(named)
     assert (loaded.data, loaded.student) == (before.data, before.student)
     assert shown["source"].startswith("400 rows of the test split")
+    assert "; always the most frequent class is right on " in shown["source"]
     check_one_error(command, "`out` must be a file that does not exist yet", capsys)
     assert pipeline.main(["plan", "--config", str(out), "--json"]) == 0
     text = printed(capsys, *command[:-2])
