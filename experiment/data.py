@@ -40,8 +40,8 @@ PERSON = "person"  # the column of persons that are given beside texts or a fram
 
 @dataclass(frozen=True, repr=False)
 class Data(Shown):
-    """Private rows with labels, public rows, and a labelled public test split, which may be left
-    out: labelled public rows are held out then, where there are at least 125.
+    """Private rows with labels, public rows, and a labelled public test split. Without a test split
+    labelled public rows are held out, if there are at least 125.
 
     Each is given in the same way:
 

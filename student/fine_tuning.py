@@ -1,5 +1,7 @@
-"""A pretrained network that learns on public images: its last blocks alone, on what the frozen part
-makes of several augmented views of each image, which is computed once.
+"""A pretrained network that learns on public images.
+
+Its last blocks alone learn, on what the frozen part makes of several augmented views of each image,
+which is computed once.
 """
 
 from collections.abc import Callable
@@ -108,8 +110,8 @@ class _Rest(nn.Module):
 
 
 def divide(spec: ExtractorSpec, blocks: int) -> Divided:
-    """A network of which the last ``blocks`` and what follows them are trained; all of it for 0,
-    and where it is not built of a stem and blocks.
+    """A network of which the last ``blocks`` and what follows them are trained. All of it is
+    trained for 0, and if it is not built of a stem and blocks.
     """
     rest = load(spec).requires_grad_(True)
     front = nn.Sequential(_Standardised(Preprocessing(spec.mean, spec.std)))

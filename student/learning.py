@@ -69,8 +69,8 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What a student is trained on: rows, their labels int64 [n] or [n, c], and probabilities of
-    the classes, float32 [n, c], where any were released.
+    """What a student is trained on. ``labels``: of the rows, int64 [n] or [n, c]; ``chances``:
+    probabilities of the classes, float32 [n, c], if any were released.
     """
 
     pool: Pool

@@ -14,7 +14,7 @@ Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def generalised_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, q: float, truncation: float = 0.0
 ) -> torch.Tensor:
-    """(1 - max(p_y, truncation)^q) / q for each row: float32 [n], of logits float32 [n, c] and
+    """(1 - max(p_y, truncation)^q) / q for each row: float32 [n]. Of logits float32 [n, c] and
     labels int64 [n] (Zhang and Sabuncu 2018, equations 6 and 9).
 
     Between cross-entropy (q -> 0) and mean absolute error (q = 1): a row's gradient is damped by

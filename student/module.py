@@ -127,8 +127,8 @@ def exact(x: torch.Tensor) -> torch.Tensor:
 
 
 class Student(pl.LightningModule):
-    """Trains a backbone on released classes and all public inputs, with its running average, the
-    schedule, and a draw of its own for every step, from (``seed``, step, device).
+    """Trains a backbone on released classes and all public inputs. It has a running average, a
+    schedule, and for every step a draw of its own, from (``seed``, step, device).
 
     ``pool``: what is learned, and how its inputs are standardised; or inputs [n, views, ...] as the
     network takes them, several views of each row. ``depths``: layers of a pretrained ``network``'s

@@ -99,5 +99,5 @@ class PublicSide(FirstFeatures, Computing):
         return self.expected_records or SOURCES[self.data.source].private_records
 
     def records(self, public: int) -> int:
-        """The same, or a guess where so many rows are ``public``."""
+        """The number of private records, or a guess by the number of ``public`` rows."""
         return self.known_records or max(public, LEAST_RECORDS)

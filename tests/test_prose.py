@@ -88,7 +88,6 @@ def unclear(text: str) -> bool:
     return re.match(rf"(?:{'|'.join(BAD)})\b", first) is not None or len(words(first)) > FIRST
 
 
-@pytest.mark.xfail(reason="being rewritten", strict=False)
 def test_docstrings_begin_plainly() -> None:
     assert [place for place, text in docstrings(REPOSITORY) if unclear(text)] == []
 

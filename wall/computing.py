@@ -33,7 +33,7 @@ class Computing:
 
 
 def free_threads(most: int) -> int:
-    """As many of ``most`` threads as CPUs are idle at the moment, at least one."""
+    """The number of threads to use: one for each CPU that is idle now, from 1 to ``most``."""
     with suppress(OSError, ValueError, ZeroDivisionError):  # another system than Linux
         idle, total = _idle()
         time.sleep(LOOK)

@@ -164,10 +164,11 @@ def plan(args: Sequence[str]) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    """Run several methods on the same split, students and budgets: those of a file, or --methods on
-    your own data, where each has its noise from --epsilon and its settings from public rows; one
-    table, comparison.json and a plot. Each cell is a separate release of the same records, which
-    spends the sum. The same command continues a comparison that was interrupted.
+    """Run several methods on the same split, students and budgets, for one table, comparison.json
+    and a plot. The methods are those of a file, or --methods on your own data: each then has its
+    noise from --epsilon and its settings from public rows. Each cell is a separate release of the
+    same records, which spends the sum. The same command continues a comparison that was
+    interrupted.
     """
     cells, out = parse_cells(args)
     from ...teacher.noise.entropy import SystemEntropy

@@ -1,5 +1,5 @@
-"""Methods by name on one's own data, as a comparison's settings: their noise follows from the
-budget, their settings from a rehearsal on PUBLIC rows or from a rule. No private row is read here.
+"""Methods by name on one's own data, as a comparison's settings. Noise follows from the budget,
+settings from a rehearsal on PUBLIC rows or from a rule. No private row is read here.
 """
 
 from argparse import Namespace
@@ -28,8 +28,8 @@ Settings = Mapping[str, Any]
 
 
 def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict[str, Any]:
-    """A comparison's settings for the methods and budgets in ``given``, with what privacy costs:
-    the student of all private labels, and of the public rows' own labels if these are known.
+    """A comparison's settings for the methods and budgets in ``given``. Beside them are students
+    without privacy: of all private labels, and of the public rows' own labels if these are known.
 
     Raises as ``settings_by`` and ``config_of``; InvalidInput for a method without settings.
     """

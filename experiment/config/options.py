@@ -1,5 +1,5 @@
-"""What the arguments of a command say: its own options, and settings, of which those in files are
-overridden by the options for one's own data, and these by dotted options.
+"""What the arguments of a command say: its own options, and settings. The options for one's own
+data override settings in files, and dotted options override both.
 """
 
 import os

@@ -218,8 +218,8 @@ def rows_of(
 
 
 def default_delta(rows: int) -> float:
-    """1e-5, or a power of ten at least ten times below one over the number of PUBLIC rows, or a
-    public guess: the number of private records is not to be looked at.
+    """1e-5, or the largest power of ten that is ten times below one over the number of rows. These
+    are PUBLIC rows, or a public guess: nobody looks at the number of private records.
     """
     return min(LARGEST_DELTA, float(f"1e{math.floor(math.log10(0.1 / max(rows, 1)))}"))
 

@@ -1,4 +1,4 @@
-"""From settings by name to a Config, and back: pydantic makes dataclasses of them, and what it
+"""Settings by name become a Config, and back: pydantic makes dataclasses of them, and what it
 refuses is one line.
 """
 

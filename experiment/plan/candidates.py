@@ -67,7 +67,7 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
 
 
 def stricter_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
-    """The same cells with margins, rising."""
+    """Cells as these, with rising margins."""
     noise = good.require("sigma") * math.sqrt(2 * good.row_neighbours)
     return [replace(good, margin=float(round(margin * noise))) for margin in tuning.MARGINS]
 
@@ -98,7 +98,7 @@ def around_linear(view: View, good: L) -> list[L]:
 
 
 def stricter_linear(view: View, good: L) -> list[L]:
-    """The same model with margins, rising, if its labels have any."""
+    """Models as this one, with rising margins if its labels have any."""
     margins = tuning.LINEAR_MARGINS if good.label_space != "value" else ()
     return [replace(good, **dict[str, Any](margin=margin)) for margin in margins]
 
@@ -143,7 +143,7 @@ def around_votes(step: float, view: View, good: S) -> list[S]:
 
 
 def stricter_votes(view: View, good: S) -> list[S]:
-    """The same votes with thresholds, rising."""
+    """Votes as these, with rising thresholds."""
     size = good.expected_votes(view.records)
     levels = range(good.threshold, int(size), math.ceil(size / tuning.HIGHER))
     return [replace(good, threshold=level) for level in levels[1:]]

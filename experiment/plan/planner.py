@@ -107,8 +107,8 @@ class View:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What rehearsals expect of a round: the share of public rows that get a label, the accuracy of
-    these (R2 of values), and its standard deviation between rehearsals.
+    """What rehearsals expect of a round. ``answered``: share of public rows that get a label;
+    ``accuracy``: of these (R2 of values); ``spread``: its standard deviation between rehearsals.
     """
 
     answered: float

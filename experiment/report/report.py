@@ -249,7 +249,7 @@ def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
 
 
 def worst(scores: list[ScoreOfName]) -> list[ScoreOfName]:
-    """Of more than MOST_NAMES the lowest."""
+    """The scores, or the MOST_NAMES lowest ones."""
     if len(scores) <= MOST_NAMES:
         return scores
     return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]

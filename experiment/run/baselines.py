@@ -11,7 +11,7 @@ MOST = 1_000  # test rows that a regression sees
 
 
 def baselines(public: PublicRows) -> Baselines | None:
-    """Those of a classifier; None for other labels, and without test rows."""
+    """The baselines of a classifier; None for other labels, and without test rows."""
     space, truth = public.task.labels, public.data.test_labels
     if space.kind != "class" or not len(truth):
         return None

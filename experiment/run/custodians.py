@@ -31,7 +31,7 @@ Reply = TypeVar("Reply", Answers, NoisyCounts)
 
 
 class Custodians:
-    """Every call asks all of them at once: counts and sums add up, labels are those that most
+    """Every call asks all of them at once. Counts and sums add up; labels are those that most
     custodians give, or most neighbours by Ind-KNN's released counts; values the means.
 
     One that can not be reached, refuses, fails or says what is no reply is left out from then on,
@@ -174,8 +174,8 @@ class Custodians:
 def agreed(
     labels: Sequence[np.ndarray], kind: str, weights: Sequence[np.ndarray] = ()
 ) -> np.ndarray:
-    """The label of each row, and attribute, that most custodians give, the lowest of equal ones; of
-    values the mean, rounded; -1 where none gives one. Arrays int64 of one shape.
+    """The label of each row, or attribute, that most custodians give, and the lowest of equal ones.
+    For values it is the mean, rounded; -1 if none gives one. Arrays int64 of one shape.
 
     ``weights``: of each custodian's labels, int64 [n] by row; 1 where there are none.
     """

@@ -148,9 +148,9 @@ def decided(spec: ExtractorSpec, kind: str) -> ExtractorSpec:
 
 
 def promised(share: float, epsilon: float, delta: float) -> float:
-    """The share of right answers on fresh records that the guarantee promises in the mean, of one
-    on the records (docs/privacy.md, section 13): right ones are not much rarer, wrong ones not much
-    more frequent.
+    """The mean share of right answers on fresh records that the guarantee promises, given the share
+    on the records. Right ones are not much rarer, wrong ones not much more frequent
+    (docs/privacy.md, section 13).
     """
     factor = math.exp(min(epsilon, 700.0))
     return max((share - delta) / factor, 1 - factor * (1 - share) - delta, 0.0)

@@ -202,7 +202,7 @@ class Watch:
         return f"{left} of {cap} noisy counts"
 
     def _absent(self, sent: Matrix, counts: np.ndarray) -> str:
-        """A line that names the classes of which the first counts show no records; empty where
+        """A line that names the classes of which the first counts show no records. It is empty if
         every class has some, or the counts do not tell. ``counts``: by the matrix ``sent``.
         """
         form = self.asked.form

@@ -209,8 +209,8 @@ def _bins_extractor(task: Task, rows: np.ndarray) -> ExtractorSpec:
 
 
 def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:
-    """Edges between the bins of each column of PUBLIC rows, float32: one bin for each of at most
-    ``most`` values, quantiles of more; none for two values, which say all themselves.
+    """Edges between the bins of each column of PUBLIC rows, float32. There is one bin for each of
+    at most ``most`` values, quantiles of more; none for two values, which say all themselves.
     """
     cuts = []
     for entries in rows.T:

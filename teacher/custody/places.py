@@ -1,4 +1,4 @@
-"""Where the budget of a run's records lies, and whether it is this run's.
+"""The place of the budget of a run's records, and whether it is this run's.
 
 One's own data have one budget: its ledger lies where the private rows are, whose path is a public
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.

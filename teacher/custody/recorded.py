@@ -60,7 +60,7 @@ def read_state(path: Path) -> LedgerState:
 
 
 def odometer_reading(state: LedgerState) -> float:
-    """Of the epsilon that was spent, rounded up; no guarantee."""
+    """A reading of the epsilon that was spent, rounded up; no guarantee."""
     assert state.plan is not None
     # Another certificate may be smaller than the odometer's for all that the caps of the periods so
     # far allow, and hence for what was spent of it.

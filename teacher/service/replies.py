@@ -83,9 +83,10 @@ class Problem(BaseModel):
 
 
 class Result(BaseModel):
-    """The result of a finished job: labels (by attribute where rows have attributes, in steps where
-    they have a value) and outcomes of queries; noisy counts by cell and class, or one row of noisy
-    sums (null: cap reached); the extractor that is ready; or how many records a request had.
+    """The result of a finished job. For queries: labels (by attribute if rows have attributes, in
+    steps if they have a value) and outcomes. For a matrix: noisy counts by cell and class, or one
+    row of noisy sums (null: cap reached); the extractor that is ready; or how many records a
+    request had.
     """
 
     labels: list[int] | list[list[int]] | None = None
