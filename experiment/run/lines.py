@@ -93,11 +93,10 @@ def result_line(summary: Summary, run_dir: Path) -> str:
         score = f"test {format_errors(summary.test_errors)}"
     elif not score:
         score = f"test accuracy {100 * (summary.test_accuracy or 0.0):.2f}%"
-    if hidden := uneven(summary):
-        score += f" ({hidden})"
-    if summary.baselines is not None:
-        score += ", BELOW THE MOST FREQUENT CLASS" if summary.useless else ""
-        score += f" ({summary.baselines.text()})"
+    score += ", BELOW THE MOST FREQUENT CLASS" if summary.useless else ""
+    beside = [uneven(summary), summary.baselines.text() if summary.baselines else ""]
+    if told := "; ".join(filter(None, beside)):
+        score += f" ({told})"
     if summary.best_round != len(summary.rounds):
         score += f" (round {summary.best_round} kept)"
     against = "" if summary.adversary == POOLED else f" against {summary.adversary}"
