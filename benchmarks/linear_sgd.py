@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from labelwall.teacher.baselines.baselines import LinearNoisySgd
+from labelwall.teacher.baselines.baseline_settings import LinearNoisySgd
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ import numpy as np
 from radius import Fold, accuracies, draw, folds, plain, plot, table, typical_radius
 from tables import TABLES
 
-from labelwall.teacher.baselines.baselines import (
+from labelwall.teacher.baselines.baseline_settings import (
     DpForest,
     DpLogisticRegression,
     DpNaiveBayes,

@@ -163,7 +163,7 @@ def _trainer(
         save_on_train_epoch_end=True,
         enable_version_counter=False,
     )
-    callbacks: list[Callback] = [MetricsHistory(last.parent.with_name(EVENTS)), checkpoints]
+    callbacks: list[Callback] = [History(last.parent.with_name(EVENTS)), checkpoints]
     if config.devices == 1:
 
         def report(trainer: pl.Trainer, *_: object) -> None:
@@ -203,7 +203,7 @@ def loggers_of(name: str, run_dir: Path) -> list[Logger]:
     return []
 
 
-class MetricsHistory(Callback):
+class History(Callback):
     """Keeps each chapter's logged metrics in the checkpoint, and writes them to ``path`` as
     TensorBoard's events. The same curve gives the same file, without time, host or process.
     """

@@ -31,6 +31,7 @@ from labelwall.wall.datasets.data_config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.progress import no_progress
+from labelwall.wall.questions import SumsForm
 from tests.make import Watched
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import clients, make
@@ -350,4 +351,4 @@ def test_what_it_declares_is_what_its_fields_and_releases_say(name: str) -> None
     assert mechanism.ensemble == hasattr(mechanism, "teachers")
     assert mechanism.scores == mechanism.kind.startswith("score")
     assert mechanism.reuses == getattr(mechanism, "reuse", False)
-    assert mechanism.leaves_classifier == bool(mechanism.query_form.steps)
+    assert mechanism.leaves_classifier == isinstance(mechanism.query_form, SumsForm)

@@ -12,7 +12,7 @@ import torch
 from ...student.asking.features import PublicFeatures, first_extractor, whitened
 from ...student.public_settings import PublicSide
 from ...teacher.accounting.conversion import round_up
-from ...teacher.baselines.baselines import AnyBaseline, LinearNoisySgd, NoisySgd
+from ...teacher.baselines.baseline_settings import AnyBaseline, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.custody.groups import BudgetConfig

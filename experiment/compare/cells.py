@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from ...teacher.baselines.baselines import AnyBaseline
+from ...teacher.baselines.baseline_settings import AnyBaseline
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
 from ...wall.computing import Computing
 from ...wall.errors import InvalidInput

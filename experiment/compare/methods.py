@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...student.public_settings import STAGES
-from ...teacher.baselines.baselines import BASELINES
+from ...teacher.baselines.baseline_settings import BASELINES
 from ...teacher.custody.solver import solved, solved_numbers
 from ...teacher.mechanisms.registry import AUTO, mechanism_class
 from ...teacher.mechanisms.votes import teachers_of

@@ -18,7 +18,7 @@ from ...student.batches import Pool
 from ...student.several_devices import require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.baselines.baselines import AnyBaseline, PrivateClassification
+from ...teacher.baselines.baseline_settings import AnyBaseline, PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.custody.places import tell_budgets
 from ...teacher.custody.solver import solved

@@ -16,6 +16,7 @@ import numpy as np
 from ...student.linear.measure import carried_axes
 from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
 from ...student.public_settings import LEAST_RECORDS, STAGES
+from ...student.student_config import PRETRAINED
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism, Priced
 from ...teacher.mechanisms.overlap import MAX_QUERIES
@@ -30,7 +31,16 @@ from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
 from .arguments import option
 from .settings import build, merged, several
-from .tuning import MAX_STEPS, MIN_ROWS, MIN_STEPS, SCORE, STEPS_BY_ROOT
+from .tuning import (
+    FEW_STEPS,
+    FINE_RATE,
+    MANY_IMAGES,
+    MAX_STEPS,
+    MIN_ROWS,
+    MIN_STEPS,
+    SCORE,
+    STEPS_BY_ROOT,
+)
 
 # Settings under data that say what rows mean
 COLUMNS = ("ignore", "keep", "id", "person", "classes", "text", "text_features", "labels", "bounds")
@@ -58,6 +68,12 @@ OWN: dict[str, Any] = {
         "equal parts of the budget, a count: one for the records as they are now, and one for each "
         "later `labelwall update` (default: 1)",
         type=int,
+    ),
+    "refine": option(
+        "images: the student is the features' network, whose last blocks learn on the public "
+        "images (minutes; --rounds 2 asks again, by its features)",
+        action="store_const",
+        const=True,
     ),
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
@@ -103,7 +119,7 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
     ``given``: settings that override them. Raises InvalidInput, MissingData.
     """
-    groups = {group: dict[str, Any]() for group in ("data", "mechanism")}
+    groups = {group: dict[str, Any]() for group in ("data", "mechanism", "student")}
     groups |= {name: known for name, known in given.items() if isinstance(known, dict)}
     columns = {name: groups["data"][name] for name in COLUMNS if name in groups["data"]}
     data = rows_of(own, columns, apart=bool(given.get("teacher")))
@@ -123,6 +139,9 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         channels = 1 if small else 3  # which the rehearsal's network takes
         data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
+    refine = own.get("refine") or groups["student"].get("backbone") == PRETRAINED
+    if refine and facts.kind == "vectors":
+        raise InvalidInput("refine", "left out for rows that are no images", True)
     if named and groups["mechanism"].keys() == {"kind"} and not {"caps", "rounds"} & given.keys():
         given = {**given, "mechanism": fitting(named(), facts, records, rehearsed)}
         named = MECHANISMS.get(given["mechanism"]["kind"])
@@ -137,9 +156,9 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         "mechanism": mechanism,
         "rounds": [{"queries": asked}] * rounds,
         "evaluate": {} if rehearsed else {"share": SCORE},
-        "features": "auto" if rehearsed and named is None else features,
+        "features": STAGES if refine else "auto" if rehearsed and named is None else features,
         "public_labels": "train",
-        "student": default_student(facts),
+        "student": pretrained_student(facts) if refine else default_student(facts),
     }
     return merged(settings, given)
 
@@ -151,6 +170,8 @@ def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
         data["text"] = [own["text"]]
     if "data" in own:
         data = rows_of(own, {})
+    if "refine" in own:
+        raise InvalidInput("refine", "left out with a file, whose student.backbone says it", True)
     budget = {name: own[name] for name in ("epsilon", "delta", "periods") if name in own}
     records = {"expected_records"} & own.keys()
     return {"data": data, "budget": budget, **{name: own[name] for name in records}}
@@ -263,6 +284,16 @@ def default_student(facts: Findings) -> dict[str, object]:
     curved = max(1200, 120 * len(facts.classes))
     backbone, steps = ("linear", 600) if facts.kind == "colour" else ("mlp", curved)
     return {"backbone": backbone, "objective": "supervised", "augment": "none", "steps": steps}
+
+
+def pretrained_student(facts: Findings) -> dict[str, object]:
+    """The features' network, which learns on the public images: by labels of private rows alone it
+    repeats their mistakes, so it is trained shortly.
+    """
+    augment = "shift" if facts.kind == "grey" else "natural"
+    steps = FEW_STEPS if facts.rows < MANY_IMAGES else 2 * FEW_STEPS
+    learns = {"objective": "fixmatch", "augment": augment, "learning_rate": FINE_RATE}
+    return {"backbone": PRETRAINED, "steps": steps, **learns}
 
 
 def default_mechanism(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...student.asking.features import digest
+from ...student.several_devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
 from ...wall.console import Console
 from ...wall.files import write_file
@@ -48,8 +49,10 @@ def run(
     config = resumed(config, folder)
     private, schedule = placed(config.private_side(), run_dir, custodian), config.schedule
     require_affordable(private.plan())
+    settings = config.public_side()
+    require_devices(settings.student)
     folder.create()
-    public = public_rows(config.public_side(), private.budget.delta, console)
+    public = public_rows(settings, private.budget.delta, console)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         private,

@@ -9,7 +9,6 @@ from ...student.asking.features import PublicFeatures, first_extractor
 from ...student.asking.public_rows import PublicRows
 from ...student.learning import check_student
 from ...student.public_settings import PublicSide
-from ...student.several_devices import require_devices
 from ...wall.computing import free_threads
 from ...wall.console import Console
 from ...wall.datasets.data_config import PublicData
@@ -23,7 +22,6 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
     """The rows with their features and student. Says what a large ``delta`` means, and what the
     test rows do not tell. Raises InvalidInput, MissingData.
     """
-    require_devices(settings.student)
     torch.set_num_threads(free_threads(settings.threads))
     task = describe(settings.data)
     public = read_public(settings.data, partial(console.progress, "reading public rows"))

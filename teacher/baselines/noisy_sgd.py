@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...wall.progress import TaskProgress, no_progress
-from .baselines import LinearNoisySgd, NoisySgd
+from .baseline_settings import LinearNoisySgd, NoisySgd
 
 PREDICTION_BATCH = 1000  # rows
 MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts of a Poisson batch

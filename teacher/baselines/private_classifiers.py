@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...wall.errors import LabelwallError, extra
-from .baselines import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
+from .baseline_settings import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
 
 BOUNDS: tuple[float, float] | None = (-1.0, 1.0)  # of every feature, by quantisation
 CLAIMS = {

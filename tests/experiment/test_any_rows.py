@@ -33,7 +33,7 @@ def folder(folder: Path) -> Path:
 def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, capsys) -> None:
     """Other axes are asked with, once: a resumed run and predictions are answered for nothing."""
     assert pipeline.main(list(checks.RUN[:-1])) == 0
-    assert "not about 20 records (expected_records), so 8 axes" in capsys.readouterr().err
+    assert "(expected_records), so the next ones have 8 axes" in capsys.readouterr().err
     out = RunFolder(Path("out"))
     first, counted = (out.extractor(f"round_1/{name}") for name in (FEATURES, COUNTED))
     assert [spec.projection().shape for spec in (first, counted)] == [(8, 3), (8, 8)]  # type: ignore[union-attr]

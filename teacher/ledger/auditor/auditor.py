@@ -164,7 +164,7 @@ def _check_entries(entries: list[Entry], stored: Stored, finding: Finding) -> No
     if finding.unsafe:
         problems.append("noise came from a test tape (unsafe): epsilon is infinite")
     if finding.adversary != EACH:
-        history = History(genesis["plan"], restated)
+        history = AuditedHistory(genesis["plan"], restated)
         for seq, (kind, body) in enumerate(entries[1:], start=1):
             with _noted(finding, f"entry {seq} "):
                 history.take(seq, kind, body)
@@ -229,7 +229,7 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
         finding.problems.append("the plan's caps cost more than its budget")
 
 
-class History:
+class AuditedHistory:
     """The sums of the entries after the first, whose order is checked: what is paid, released and
     refused.
 

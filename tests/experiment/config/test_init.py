@@ -206,3 +206,18 @@ def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(image_folders
     assert isinstance(written(*folders, *flags)["budget"]["delta"], float)
     parsed, _ = parse([*folders, *flags])
     assert load_config(Path("own.yaml")) == parsed != parse(folders)[0]
+
+
+def test_refine_takes_the_features_network_as_the_student(image_folders, capsys) -> None:
+    """By its option, or by its backbone alone; vectors have no such network."""
+    config = written(*named(image_folders), "--refine")
+    student = config["student"]
+    assert (student["backbone"], student["objective"]) == ("pretrained", "fixmatch")
+    assert config["features"] == "efficientnet_lite0_stages"
+    by_name = written(*named(image_folders), "--student.backbone", "pretrained", out="b.yaml")
+    assert by_name == config
+    two = written(*named(image_folders), "--refine", "--rounds", "2", out="two.yaml")
+    assert len(two["rounds"]) == 2
+    tiny.write()
+    assert pipeline.main(["plan", "--data", "data.npz", "--refine"]) == 2
+    assert "`refine` must be left out" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from dp_accounting import (
 from dp_accounting.pld import PLDAccountant
 
 from labelwall.teacher.baselines import noisy_sgd
-from labelwall.teacher.baselines.baselines import LinearNoisySgd, NoisySgd
+from labelwall.teacher.baselines.baseline_settings import LinearNoisySgd, NoisySgd
 from labelwall.teacher.baselines.noisy_sgd import calibrate, train_privately
 from labelwall.wall.errors import InvalidInput
 

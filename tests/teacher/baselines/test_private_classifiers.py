@@ -8,7 +8,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from labelwall.teacher.baselines import private_classifiers
-from labelwall.teacher.baselines.baselines import DpForest, DpLogisticRegression, DpNaiveBayes
+from labelwall.teacher.baselines.baseline_settings import (
+    DpForest,
+    DpLogisticRegression,
+    DpNaiveBayes,
+)
 from labelwall.teacher.baselines.private_classifiers import fit_privately
 from labelwall.wall.errors import LabelwallError, MissingData
 

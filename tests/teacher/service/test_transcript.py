@@ -83,7 +83,7 @@ def vectors(name, **options):
     outputs = numbered_space(MECHANISMS[name].label_space, CLASSES).outputs
     plain = BOX if name in ("radius", "batch_knn") else RAW
     spec = network(outputs) if counted else replace(plain, num_classes=outputs)
-    if MECHANISMS[name].query_form.landmarks:
+    if getattr(MECHANISMS[name].query_form, "landmarks", 0):
         near = 40 * np.eye(DIMENSIONS, dtype=np.int8)[np.arange(9) % DIMENSIONS]
         spec = replace(spec, landmarks=near.tobytes())
     embedder = replace(network(outputs), scale=60.0)

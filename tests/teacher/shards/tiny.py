@@ -78,7 +78,7 @@ def space_of(name: str) -> LabelSpace:
 def spec_of(name: str) -> ExtractorSpec:
     """Raw vectors, or a box for the mechanisms that count in balls; with landmarks for radii."""
     plain = BOX if name.startswith(("radius", "batch")) else RAW
-    landmarks = LANDMARKS if MECHANISMS[name].query_form.landmarks else b""
+    landmarks = LANDMARKS if getattr(MECHANISMS[name].query_form, "landmarks", 0) else b""
     return replace(plain, num_classes=space_of(name).outputs, landmarks=landmarks)
 
 

@@ -13,7 +13,7 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor import auditor, mechanisms, reading
-from labelwall.teacher.ledger.auditor.auditor import History, audit
+from labelwall.teacher.ledger.auditor.auditor import AuditedHistory, audit
 from labelwall.teacher.ledger.auditor.reading import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch, MissingData
@@ -197,8 +197,8 @@ ANY_ADVERSARY = reading.schema("genesis", {**reading.GENESIS, "adversary": readi
 FAULTS: dict[str, tuple[str, object, str, object]] = {
     "prices": ("a cheaper price", mechanisms, "_check_release", nothing),
     "form": ("a repeated key", reading, "parse", lenient),
-    "stages": ("a winner without a screening", History, "_asked_for", nothing),
-    "results": ("votes released under an argmax's price", History, "_check", nothing),
+    "stages": ("a winner without a screening", AuditedHistory, "_asked_for", nothing),
+    "results": ("votes released under an argmax's price", AuditedHistory, "_check", nothing),
     "extractors": ("an extractor's fields", auditor, "check_extractor", nothing),
     "adversaries": ("an adversary that is not named", reading, "SCHEMAS", {
         **reading.SCHEMAS, "genesis": ANY_ADVERSARY}),
@@ -304,7 +304,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path):
         audit(tmp_path / "nowhere.sqlite")
 
 
-PARTS = ("auditor", "mechanisms", "reading", "results")
+PARTS = ("auditor", "mechanisms", "reading", "released_values")
 
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path):
