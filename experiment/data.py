@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..wall.datasets.data_config import SPLITS
-from ..wall.datasets.tables import ID, read_table
+from ..wall.datasets.data_config import ID, SPLITS
+from ..wall.datasets.tables import read_table
 from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, listed
 from ..wall.files import PART

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from ...teacher.ledger.individual_budgets import FULL
+from ...teacher.accounting.plan import FULL
 from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.voters import Voters, ball_votes

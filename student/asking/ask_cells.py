@@ -15,7 +15,8 @@ from ...wall.questions import CellsForm
 from ..linear.measure import unit_inputs
 from ..linear.shift_of_counts import compared
 from ..linear.tuning import SURE_COUNT
-from .estimates import NOTHING_KNOWN, Estimate, at_least, by_counts, few_votes, noted
+from ..results import Estimate
+from .estimates import NOTHING_KNOWN, at_least, by_counts, few_votes, noted
 from .matrix_round import MatrixRound
 from .query_selection import k_means
 

@@ -2,9 +2,9 @@
 
 from ...wall.messages import Answers
 from ...wall.questions import CellsForm, SumsForm
+from ..results import Estimate
 from .ask_cells import ask_cells
 from .ask_sums import ask_sums
-from .estimates import Estimate
 from .matrix_round import MatrixRound
 
 

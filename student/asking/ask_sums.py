@@ -13,7 +13,8 @@ from ..linear.linear_model import fit
 from ..linear.measure import FitSettings
 from ..linear.neighbours import Says, with_neighbours
 from ..linear.stored import stored_fit
-from .estimates import Estimate, by_model
+from ..results import Estimate
+from .estimates import by_model
 from .matrix_round import MatrixRound
 
 
