@@ -34,13 +34,11 @@ def train(
     folder, entropy = RunFolder(run_dir), None
     private = placed(config.private_side(), run_dir)
     if not isolate and config.teacher is None:  # else another process alone looks into it
-        from ..teacher.custody.places import require_budget
+        from ..teacher.custody.places import require_budget, require_there
         from ..teacher.noise.entropy import SystemEntropy
 
         require_budget(private)
-        if (rows := config.data.private) is not None and not Path(rows).exists():
-            rule = "an existing file or folder"  # which a rehearsal should not come before
-            raise MissingData(f"`data.private` must be {rule}. Found {rows!r}.")
+        require_there(config.data)  # before a rehearsal
         entropy = SystemEntropy()
     tell_columns(config.data, config.open, console)
     given, config = config, resumed(config, folder)

@@ -70,8 +70,7 @@ OWN: dict[str, Any] = {
         type=int,
     ),
     "refine": option(
-        "images: the student is the features' network, whose last blocks learn on the public "
-        "images (minutes; --rounds 2 asks again, by its features)",
+        "images: the features' network learns, in minutes",
         action="store_const",
         const=True,
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.datasets.data_config import SPLITS, DataConfig
-from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, whole
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
@@ -77,6 +77,13 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
         parts = f"epsilon {' + '.join(f'{e:g}' for e in epsilons)} = {sum(epsilons):g}"
         parts += f" at delta {sum(deltas):g} ({beside / BUDGETS})"
         warn(f"{len(known)} budgets for the same records add up: {parts}")
+
+
+def require_there(data: DataConfig) -> None:
+    """Raise MissingData if nothing is where the private rows are to be; opens nothing."""
+    if data.private is not None and not Path(data.private).exists():
+        rule = "an existing file or folder"
+        raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
 
 
 def require_budget(side: PrivateSide) -> None:

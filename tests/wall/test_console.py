@@ -36,7 +36,7 @@ def test_one_bar_at_a_time(console: Console) -> None:
 
 
 def test_lines_without_a_terminal_come_now_and_then(monkeypatch, capsys) -> None:
-    now = [0.0]
+    now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     console = Console()
     for done in range(101):
