@@ -39,7 +39,7 @@ SCENARIO, WHEN = (*sys.argv[4].split(), "")[:2]
 MECHANISM, INDIVIDUAL = MECHANISMS[SCENARIO], SCENARIO == "ind_knn"
 WATCHED = ["teacher.py", "charging.py", "ledger.py", "state.py"]
 WATCHED += (
-    ["ind_knn.py", "individual_budgets.py", "tables.py"]
+    ["ind_knn.py", "individual_budgets.py", "ledger_tables.py"]
     if INDIVIDUAL
     else ["votes.py", "batch.py", "base.py", "anchor.py"]
 )
