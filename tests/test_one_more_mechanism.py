@@ -21,7 +21,9 @@ ENTRIES = {
     "teacher/ledger/auditor/mechanisms.py": """
 KINDS["nearest_record"] = Known(
     EPSILON,
-    lambda f: [Priced("response", "pure", {"epsilon": f["epsilon"]}, results.label())],
+    lambda f: [
+        PricedRelease("response", "pure", {"epsilon": f["epsilon"]}, released_values.label())
+    ],
 )
 """,
     "teacher/audits/cases.py": """
