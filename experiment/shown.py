@@ -1,15 +1,16 @@
 """How what Python returns shows itself: facts in a line, and as a table in a notebook's cell."""
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 
-class Shown:
+class Shown(ABC):
     """Shows its public facts."""
 
+    @abstractmethod
     def facts(self) -> Mapping[str, object]:
         """What it is, by name."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self.facts().items())})"

@@ -70,12 +70,12 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     tensors["head.weight"] = torch.zeros(labels.outputs, width)
     tensors["head.bias"] = torch.zeros(labels.outputs)
     spec = ExtractorSpec(
-        name,
-        features.input_shape,
-        labels.outputs,
-        safetensors.torch.save(tensors),
-        features.mean,
-        features.std,
+        backbone=name,
+        input_shape=features.input_shape,
+        num_classes=labels.outputs,
+        weights=safetensors.torch.save(tensors),
+        mean=features.mean,
+        std=features.std,
     )
     spec = at_side(spec, side)
     try:
@@ -128,7 +128,8 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
         rest.trunk = _Rest(enlarged.network)
         front.append(Enlarged(nn.Sequential(*parts), enlarged.size))
     kept = {name: depths[name] for name, _ in rest.named_parameters()}
-    return Divided(spec, front.eval().requires_grad_(False), rest.eval(), kept)
+    front = front.eval().requires_grad_(False)
+    return Divided(whole=spec, front=front, rest=rest.eval(), depths=kept)
 
 
 def _inner(network: Backbone) -> nn.Module:
@@ -282,11 +283,8 @@ def _on_cpu(
 
 
 def _views(x: torch.Tensor, config: StudentConfig) -> list[torch.Tensor]:
-    """Images as they are, then WEAK of the other views weakly distorted, the rest strongly."""
-    augment, weak = Augmenter(config.augment), weak_views(config.kept_views) - 1
-    strong = config.kept_views - 1 - weak
-    weakly, strongly = (
-        [augment.weak(x) for _ in range(weak)],
-        [augment.strong(x) for _ in range(strong)],
-    )
+    """Images as they are, then weakly and strongly distorted ones: ``kept_views`` in all."""
+    augment, weak = Augmenter(config.augment), weak_views(config.kept_views)
+    weakly = [augment.weak(x) for _ in range(1, weak)]
+    strongly = [augment.strong(x) for _ in range(weak, config.kept_views)]
     return [x, *weakly, *strongly]

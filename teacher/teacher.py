@@ -302,8 +302,8 @@ class Teacher:
         self._ledger.catch_up()
         directory = self._rows.directory
         self._call = Call(self._ledger, slot, mechanism, self._entropy, directory)
-        named = self._spec.sha256(), mechanism.fields()
-        return mechanism, [call.identities(*named) for call in calls]
+        extractor, fields = self._spec.sha256(), mechanism.fields()
+        return mechanism, [call.identities(extractor, fields) for call in calls]
 
     def _settle(
         self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None

@@ -55,6 +55,8 @@ class MethodConfig:
         if bool(self.epsilons) != (self.baseline is not None):
             rule = "a list for a baseline, and for nothing else"
             raise InvalidInput(f"{here}.epsilons", rule, self.epsilons)
+        if self.rehearsed and self.baseline is None:
+            raise InvalidInput(f"{here}.rehearsed", "left out but for a baseline", True)
 
 
 @dataclass(frozen=True)

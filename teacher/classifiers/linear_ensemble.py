@@ -19,6 +19,7 @@ from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.progress import TaskProgress, no_progress
+from ..mechanisms.votes import MAX_TEACHERS
 from ..noise import sampler
 
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
@@ -55,10 +56,11 @@ class Ensemble:
 def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
     """The shard of each id (int64 [n]) by HMAC-SHA256 under the custodian's key: int64 [n].
 
-    It is a function of id, key and ``teachers`` alone. Raises InvalidInput for no teacher.
+    It is a function of id, key and ``teachers`` alone. Raises InvalidInput for fewer than one and
+    for more than MAX_TEACHERS.
     """
-    if teachers < 1:
-        raise InvalidInput("mechanism.teachers", "at least 1", teachers)
+    if not 1 <= teachers <= MAX_TEACHERS:
+        raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
     digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
     numbers = [int.from_bytes(digest[:8], "little") % teachers for digest in digests]
     return np.array(numbers, dtype=np.int64)

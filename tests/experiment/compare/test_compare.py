@@ -98,6 +98,7 @@ def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, ca
         (("name: LNMAX", "name: reverse kNN"), "share a folder"),
         (("    epsilons: [8.0]\n", ""), "epsilons"),
         (("reference: true_labels", "epsilons: [1.0]"), "one of them"),
+        (("reference: true_labels", "reference: true_labels\n    rehearsed: true"), "but for a"),
         (("rounds: [{queries: 12}]", "rounds: [{}]"), "rounds.queries"),
         (("batch_size: 50", "batch_size: 201"), "baseline.batch_size"),
         (("kind: dp_naive_bayes", "kind: dp_forest, trees: 0"), "baseline.trees"),
