@@ -13,6 +13,7 @@ from ...wall.guarantee import UNITS, Unit
 Parameter = float | int | bool
 # Units of a record's full budget under a prepaid release. Payments are integers, rounded up.
 FULL = 1 << 40
+MAX_TEACHERS = 10_000  # classifiers of PATE, each on a shard of the records
 _MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it
 
 

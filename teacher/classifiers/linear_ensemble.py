@@ -19,7 +19,7 @@ from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.progress import TaskProgress, no_progress
-from ..mechanisms.votes import MAX_TEACHERS
+from ..accounting.plan import MAX_TEACHERS
 from ..noise import sampler
 
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES

@@ -17,7 +17,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ...wall.questions import RowForm
-from ..accounting.plan import Release
+from ..accounting.plan import MAX_TEACHERS, Release
 from .base import Mechanism
 from .fields import count, more_noise, nearest, noise_scale, param, ratio, sampling
 
@@ -31,7 +31,6 @@ LANDMARKS = 2_000  # public rows that radii are measured by, at most
 # but once in 10^9 queries, whether it is cut or not.
 CUT = 6
 MOST_VOTES = 10**6  # of the curve
-MAX_TEACHERS = 10_000
 # Of a classifier of PATE, by a guess of the records; the most classifiers then.
 RECORDS, MOST_TEACHERS = 20, 250
 
