@@ -63,7 +63,9 @@ def main() -> None:
     secret = sys.stdin.readline().strip()
     side = TypeAdapter(PrivateSide).validate_json(sys.stdin.readline())
     try:
-        serve(side, ServiceConfig(port=0), entropy=SystemEntropy(), child_of=secret)
+        # Its only caller is the run that started it, which names its own networks
+        config = ServiceConfig(port=0, backbones=None)
+        serve(side, config, entropy=SystemEntropy(), child_of=secret)
     except LabelwallError as error:
         sys.exit(f"labelwall: {error}")
     except OSError as error:

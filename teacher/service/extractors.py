@@ -1,6 +1,7 @@
 """Received extractors: accepted, timed before a record is embedded, and kept."""
 
 import os
+import re
 import threading
 import timeit
 from collections import Counter
@@ -12,6 +13,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import Embedder
 from ...wall.messages import ExtractorSpec
+from ...wall.networks import PRETRAINED, TIMM
 from ...wall.wire import decode_extractor
 from ..records.embedding_cache import cache_name
 from .callers import OneAtATime
@@ -27,9 +29,11 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
     config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
-    if spec.network not in config.backbones:
+    network = re.sub(f"^{PRETRAINED}", TIMM, spec.network)
+    if config.backbones is not None and network not in config.backbones:
         rule = f"one of {', '.join(config.backbones)}"
-        raise InvalidInput("extractor.backbone", rule, spec.backbone)
+        cure = "The custodian's setting `service.backbones` lists them."
+        raise InvalidInput("extractor.backbone", rule, network, cure)
     shapes, expected = (spec.input_shape, spec.num_classes), (task.input_shape, task.num_classes)
     if shapes != expected:
         name = "extractor.input_shape, num_classes"

@@ -46,7 +46,8 @@ class ServiceConfig:
             "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
             under the assumption, named in every certificate, that analysts do not pool answers.
             Fixed by the first start on a custodian_dir.
-        backbones: accepted extractors, by their networks' names; each "timm/NAME" has to be listed.
+        backbones: accepted extractors, by their networks' names; each timm model has to be listed,
+            as "timm/NAME", with published weights or not. All known networks when null.
     """
 
     host: str = "127.0.0.1"
@@ -57,7 +58,7 @@ class ServiceConfig:
     requests_per_second: float = 100.0
     connections_by_address: int = 128
     budget: Literal["shared", "per_analyst"] = "shared"
-    backbones: list[str] = field(default_factory=lambda: list(OWN_BACKBONES))
+    backbones: list[str] | None = field(default_factory=lambda: list(OWN_BACKBONES))
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
