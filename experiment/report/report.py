@@ -33,6 +33,7 @@ from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
 from ..run.summary import Summary
 from . import pictures
+from .public_rows import public_pictures
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -211,6 +212,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "measures": last.measures,
         "measured": _measured(last.measures),
         "pictures": _pictures(run.summary),
+        "seen": public_pictures(run.folder, run.summary, space.names),
     }
 
 
