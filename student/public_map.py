@@ -1,6 +1,6 @@
 """A round's features of public rows on a plane, and how often nearest neighbours agree.
 
-Nothing of it leaves the public side's reach: features, released labels and public truth alone.
+It follows from features, released labels and public truth alone.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..wall.files import write_arrays
+from ..wall.files import reading, write_arrays
 from ..wall.labels import has_truth
 from ..wall.messages import ExtractorSpec
 from .asking.asking_features import estimates, features_of
@@ -40,7 +40,7 @@ def save_map(public: PublicRows, results: Sequence[RoundResult], folder: RoundFi
     same = [r.features == last.features and r.features_of == last.features_of for r in results]
     earlier = folder.round(same.index(True) + 1) / MAP
     if earlier.exists():
-        with np.load(earlier) as stored:
+        with reading(earlier), np.load(earlier) as stored:
             rows, places = stored["rows"], stored["places"]
     else:
         rows = some_rows(size, MOST_ROWS)

@@ -90,8 +90,9 @@ def _maps(
     for number in range(1, len(summary.rounds) + 1):
         path = folder.path / f"round_{number}" / MAP
         with suppress(OSError, LabelwallError), reading(path), np.load(path) as stored:
-            places, labels = stored["places"], stored["labels"]
-            if places.shape == (len(labels), 2) and labels.max(initial=0) < classes:
+            places, labels = stored["places"], stored["labels"].astype(np.int64).ravel()
+            whole = places.shape == (len(labels), 2) and np.isfinite(places).all()
+            if whole and labels.max(initial=0) < classes:
                 found.append((number, places, labels))
     return found if len(found) <= MOST_MAPS else [found[0], *found[1 - MOST_MAPS :]]
 

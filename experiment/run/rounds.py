@@ -212,7 +212,7 @@ def _summarise(
     if len(folder.periods()) < len(summary.periods):
         folder.report.unlink(missing_ok=True)  # the report of this period, written last, ends it
     write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
-    if (known := folder.shown_rows()) is None or known.model != best.spec.sha256():
+    if (stored := folder.shown_rows()) is None or stored.model != best.spec.sha256():
         write(shown(public, best.spec, rounds[: best.number], folder), folder.shown)
     folder.save_summary(summary)
     if lost := lost_line(summary.lost):
