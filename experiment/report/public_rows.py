@@ -15,9 +15,9 @@ from ..run.run_folder import RunFolder
 from ..run.summary import Summary
 
 MOST_MAPS, SIDE, MARGIN = 3, 240, 6  # maps; pixels of one
-# Of classes, the most frequent first, on white and on black; more classes share the last name
+# Of the most frequent classes, on white and on black; others are grey
 COLOURS = ("#4477dd", "#e07b28", "#2f9e58", "#d64550", "#9467bd")
-COLOURS += ("#a0705f", "#d965b8", "#8a8a2a", "#17a5b8", "#7f8fa6")
+COLOURS += ("#a0705f", "#d965b8", "#6f7a1c", "#17a5b8", "#d4ac00")
 OTHERS, NONE = "other classes", "no label"
 GREY = "var(--soft)"
 
@@ -61,8 +61,8 @@ def public_pictures(folder: RunFolder, summary: Summary, names: Sequence[str]) -
     found, shown = _maps(folder, summary, len(names)), folder.shown_rows()
     labels = np.concatenate([np.zeros(0, dtype=np.int64), *(codes for _, _, codes in found)])
     counts = np.bincount(labels[labels >= 0], minlength=len(names))
-    order = np.argsort(-counts, kind="stable")
-    colours = {names[code]: COLOURS[at] for at, code in enumerate(order[: len(COLOURS)])}
+    frequent = np.sort(np.argsort(-counts, kind="stable")[: len(COLOURS)])
+    colours = {names[code]: colour for code, colour in zip(frequent, COLOURS, strict=False)}
     others = OTHERS if len(names) > len(colours) else ""
     return PublicPictures(
         colours=colours,
