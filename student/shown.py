@@ -77,7 +77,7 @@ def _asked(folder: RoundFiles, number: int, size: int) -> np.ndarray:
 def _answered(
     space: LabelSpace, chances: np.ndarray, labels: np.ndarray, asked: np.ndarray
 ) -> dict[str, tuple[int, int]]:
-    """As ``Shown`` has it."""
+    """Asked rows by the class that the model says, with a label and without, for ``Shown``."""
     said, with_label = chances.argmax(axis=1), has_label(labels)
     if not (asked & ~with_label).any():
         return {}

@@ -16,8 +16,8 @@ from ..run.summary import Summary
 
 MOST_MAPS, SIDE, MARGIN = 3, 240, 6  # maps; pixels of one
 # Of the most frequent classes, on white and on black; others are grey
-COLOURS = ("#4477dd", "#e07b28", "#2f9e58", "#d64550", "#9467bd")
-COLOURS += ("#a0705f", "#d965b8", "#6f7a1c", "#17a5b8", "#d4ac00")
+COLOURS = ["#4477dd", "#e07b28", "#2f9e58", "#d64550", "#9467bd"]
+COLOURS += ["#a0705f", "#d965b8", "#6f7a1c", "#17a5b8", "#d4ac00"]
 OTHERS, NONE = "other classes", "no label"
 GREY = "var(--soft)"
 
