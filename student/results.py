@@ -1,4 +1,5 @@
-"""What a round came to: the record in metrics.json; the reader and the writer of such records.
+"""What a round came to: the record in metrics.json; what a report shows of public rows; the reader
+and the writer of such records.
 
 Everything here is public: computed from what was released, and from public rows.
 """
@@ -77,6 +78,7 @@ class RoundResult(StudentScore):
     cap_reached: int
     label_accuracy: float | None  # of released labels, where public rows have true ones
     label_errors: Errors | None = None
+    nearest_right: float | None = None  # labelled rows whose nearest one, by the features, agrees
     estimate: Estimate | None
     extractor: str  # backbone of the features that it asked with
     features: str  # file of these features in the run folder; "" where the settings name them
@@ -86,6 +88,33 @@ class RoundResult(StudentScore):
     seconds: float  # of the training
     epsilon_reading: float  # of the budget spent so far; no guarantee
     ledger_head: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownImage:
+    """A public image. ``label``: the released one, empty if it has none; ``sure``: in 0..1."""
+
+    jpeg: str  # base64
+    label: str
+    said: str  # by the model
+    sure: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """The record in shown.json.
+
+    ``answered``: by the class that the model says, asked rows with a label and without one; empty
+    if all have one. ``columns``, ``words``: as in ``matters``.
+    """
+
+    model: str  # SHA-256
+    rows: int  # public ones that it was asked about
+    unsure: tuple[ShownImage, ...] = ()
+    against: tuple[ShownImage, ...] = ()
+    answered: dict[str, tuple[int, int]] = field(default_factory=dict)
+    columns: dict[str, dict[str, float]] = field(default_factory=dict)
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read(kind: type[T], path: Path, cure: str = DELETE) -> T:

@@ -15,6 +15,8 @@ METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a r
 CLASSIFIER = "linear.safetensors"
 PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
+EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
+MAP = "map.npz"  # of public rows, for the report
 
 
 class RoundFiles:

@@ -37,6 +37,7 @@ from ..wall.progress import TaskProgress, no_progress
 from . import student_model
 from .batches import STEPS_A_CHAPTER, Pool, Steps, StudentData
 from .module import STUDENT_MODULES, Student
+from .round_files import EVENTS
 from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
 from .student_config import StudentConfig
 
@@ -49,7 +50,6 @@ LINEAR = "linear"
 WEIGHT, BIAS = "head.weight", "head.bias"
 CONSTANT = 1e-6  # deviation below which a feature is left out of the training, relative to the mean
 ENDLESS = 1e30  # its deviation, which leaves nothing of it
-EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
 
 
 def train(

@@ -32,6 +32,7 @@ def by_round(rounds: Sequence[RoundResult]) -> Markup:
     known = {
         "student, test rows": [r.student_accuracy for r in rounds],
         "labels, public rows": [r.label_accuracy for r in rounds],
+        "nearest neighbours": [r.nearest_right for r in rounds],
         "labels, estimate": [
             r.estimate.right if r.estimate is not None and r.estimate.known else None
             for r in rounds

@@ -33,6 +33,8 @@ from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
 from ..run.summary import Summary
 from . import pictures
+from .curves import training
+from .public_rows import public_pictures
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -210,7 +212,8 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "shown_config": settings,
         "measures": last.measures,
         "measured": _measured(last.measures),
-        "pictures": _pictures(run.summary),
+        "pictures": _pictures(run.folder, run.summary),
+        "seen": public_pictures(run.folder, run.summary, space.names),
     }
 
 
@@ -222,12 +225,14 @@ def _measured(measures: Measures | None) -> list[tuple[str, NameMeasures]]:
     return sorted(known, key=lambda item: item[1].auroc or 2.0)[:MOST_NAMES]
 
 
-def _pictures(summary: Summary) -> list[Markup]:
+def _pictures(folder: RunFolder, summary: Summary) -> list[Markup]:
     """The pictures that there is something to show in."""
     measures = summary.kept.measures
     found = [pictures.by_round(summary.rounds)]
     if measures is not None:
         found += [pictures.reliability(measures), pictures.roc(measures)]
+    if summary.kept.taught:
+        found.append(training(folder.path / f"round_{summary.best_round}"))
     return [picture for picture in found if picture]
 
 

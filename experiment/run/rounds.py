@@ -17,9 +17,11 @@ from ...student.asking.estimates import best_round
 from ...student.asking.features import digest
 from ...student.asking.public_rows import PublicRows
 from ...student.learning import Learned, learn
-from ...student.results import RoundResult
+from ...student.public_map import nearest_right, save_map
+from ...student.results import RoundResult, write
 from ...student.round_files import TRAINING_LABELS
 from ...student.scores import digest_of_tests, label_score, student_score
+from ...student.shown import shown
 from ...student.student_model import Privacy, StudentInfo, pack
 from ...student.train import outputs
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
@@ -93,6 +95,7 @@ def run_rounds(
                 raise LabelwallError(f"{error} ({lost})") from error
             raise
         results = [*results, _result(public, planned, asked, learned, folder)]
+        save_map(public, results, folder)
         folder.save_result(planned.number, results[-1])
     results = [_on_these_tests(n, r, public, folder, console) for n, r in enumerate(results, 1)]
     for planned in rounds:
@@ -118,6 +121,7 @@ def _result(
         cap_reached=int((outcomes == Outcome.CAP_REACHED).sum()),
         label_accuracy=score["accuracy"],
         label_errors=score.get("errors"),
+        nearest_right=nearest_right(public, asked.features.spec),
         estimate=learned.estimate,
         extractor=asked.features.spec.backbone,
         features=asked.features.file,
@@ -208,6 +212,8 @@ def _summarise(
     if len(folder.periods()) < len(summary.periods):
         folder.report.unlink(missing_ok=True)  # the report of this period, written last, ends it
     write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
+    if (stored := folder.shown_rows()) is None or stored.model != best.spec.sha256():
+        write(shown(public, best.spec, rounds[: best.number], folder), folder.shown)
     folder.save_summary(summary)
     if lost := lost_line(summary.lost):
         console.say(lost)

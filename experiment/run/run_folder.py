@@ -4,14 +4,15 @@ Nothing private enters it.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from ...student.results import read, write
+from ...student.results import Shown, read, write
 from ...student.round_files import RoundFiles
 from ...teacher.accounting.plan import Plan
 from ...teacher.custody.recorded import read_state
 from ...teacher.ledger.state import LedgerState
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, LabelwallError
 from .summary import PeriodResult, Summary
 
 
@@ -28,6 +29,7 @@ class RunFolder(RoundFiles):
         self.student = path / "student.safetensors"
         self.report = path / "report.html"
         self.card = path / "MODEL_CARD.md"
+        self.shown = path / "shown.json"  # of public rows, in the report
         self.candidates = path / "candidates.json"  # among which `auto` chose
 
     def create(self) -> None:
@@ -43,6 +45,12 @@ class RunFolder(RoundFiles):
     def save_summary(self, summary: Summary) -> None:
         """Store what the run came to."""
         write(summary, self.summary)
+
+    def shown_rows(self) -> Shown | None:
+        """What a report shows of the public rows; None if that is missing or damaged."""
+        with suppress(OSError, LabelwallError):
+            return read(Shown, self.shown)
+        return None
 
     def finished(self) -> Summary | None:
         """What the run came to; None where it has not finished its first period."""

@@ -13,7 +13,7 @@ from labelwall.student import held_out
 from labelwall.student.batches import STEPS_A_CHAPTER, Pool
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Regressor, Student
-from labelwall.student.train import EVENTS
+from labelwall.student.round_files import EVENTS
 from tests.student import cases
 from tests.student.cases import CLASSES, CONFIG, TASKS
 
