@@ -53,11 +53,11 @@ def require_devices(config: StudentConfig) -> None:
     if config.devices > most:
         counted = "GPUs" if where == "gpu" else "processor cores"
         rule = f"at most {most}, the number of this machine's {counted}"
-        raise InvalidInput("student.several_devices", rule, config.devices)
+        raise InvalidInput("student.devices", rule, config.devices)
     talks = dist.is_nccl_available if where == "gpu" else dist.is_gloo_available
     if config.devices > 1 and not (dist.is_available() and talks()):
         rule = "1 with this build of torch, whose processes can not talk"
-        raise InvalidInput("student.several_devices", rule, config.devices)
+        raise InvalidInput("student.devices", rule, config.devices)
     if config.devices > 1:
         _require_processes(config.devices)
 
@@ -71,7 +71,7 @@ def _require_processes(devices: int) -> None:
     if first.exitcode:
         rule = '1 unless a script calls this under `if __name__ == "__main__":`'
         cure = "The process of each device reads the script again."
-        raise InvalidInput("student.several_devices", rule, devices, cure)
+        raise InvalidInput("student.devices", rule, devices, cure)
 
 
 class SpawnedDevices(DDPStrategy):

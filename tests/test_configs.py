@@ -1,5 +1,6 @@
 """Every file in configs/ loads and costs what it says, also by `docs/check_epsilon.py`."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import load_config, settings_of
 from labelwall.experiment.plan.show import describe_plan, render_plan
 from labelwall.student.student_config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable
@@ -67,6 +68,26 @@ def test_settings_are_few_enough_to_know() -> None:
     names = {(kind.__name__, entry.name) for kind in kinds for entry in fields(kind)}
     own = {entry.name for kind in MECHANISMS.values() for entry in fields(kind)}
     assert len(names) + len(own) <= 150
+
+
+def test_errors_name_settings_that_there_are() -> None:
+    own = {entry.name for kind in MECHANISMS.values() for entry in fields(kind)}
+    rounds = (entry.name for entry in fields(RoundConfig))
+    known = {f"mechanism.{name}" for name in (*own, "kind", "among")}
+    known |= {f"rounds.{name}" for name in rounds}
+    for kind, group in ((Config, ""), (ServiceConfig, "service.")):
+        known |= {name for name, *_ in settings_of(kind, group)}
+    groups = {name.partition(".")[0] for name in known if "." in name}
+    named = set()
+    for folder in ("wall", "student", "teacher", "experiment"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Call(ast.Name("InvalidInput"), [ast.Constant(str(text)), *_]):
+                        named.add(text.partition(",")[0])
+    settings = {name for name in named if "." in name and name.partition(".")[0] in groups}
+    assert "student.devices" in settings
+    assert settings <= known
 
 
 CHEAP = ("quickstart", "mnist_reverse_knn", "own_values", "fashion_mnist_attributes")
