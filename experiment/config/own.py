@@ -157,7 +157,7 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         "evaluate": {} if rehearsed else {"share": SCORE},
         "features": STAGES if refine else "auto" if rehearsed and named is None else features,
         "public_labels": "train",
-        "student": pretrained_student(facts) if refine else default_student(facts),
+        "student": pretrained_student(facts) if refine else default_student(facts, given),
     }
     return merged(settings, given)
 
@@ -275,10 +275,13 @@ def large(delta: float, records: int) -> str | None:
     )
 
 
-def default_student(facts: Findings) -> dict[str, object]:
-    """One layer on a published network's features of colour images, small networks elsewhere."""
-    if facts.kind == "grey":
-        return {"backbone": "small_cnn", "objective": "uda", "augment": "shift", "steps": 1200}
+def default_student(facts: Findings, given: Mapping[str, Any]) -> dict[str, object]:
+    """One layer on a published network's features of colour images, small networks elsewhere, also
+    where the ``given`` settings name features without a network.
+    """
+    if facts.kind == "grey" or (facts.kind == "colour" and given.get("features") in ("hog", "raw")):
+        augment = "shift" if facts.kind == "grey" else "natural"
+        return {"backbone": "small_cnn", "objective": "uda", "augment": augment, "steps": 1200}
     # Of 26 classes a network learns four points more in three times the steps.
     curved = max(1200, 120 * len(facts.classes))
     backbone, steps = ("linear", 600) if facts.kind == "colour" else ("mlp", curved)

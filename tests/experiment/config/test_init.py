@@ -99,6 +99,9 @@ def test_defaults_follow_what_is_public(image_folders) -> None:
     colour = written(*named(image_folders), out="colour.yaml")
     assert colour["features"] == "efficientnet_lite0_stages"
     assert colour["student"]["backbone"] == "linear"
+    plain = written(*named(image_folders), "--features", "hog", out="plain.yaml")
+    assert plain["features"] == "hog"
+    assert plain["student"].get("backbone") != "linear"  # which needs a network's features
     for number in range(3):  # one image in colour makes three channels
         Image.new("L", (12, 12)).save(Path(image_folders["public"]) / f"grey{number}.png")
     assert facts(image_folders).kind == "colour"
