@@ -53,7 +53,8 @@ def risks(plan: Plan, rates: Sequence[float] = RATES) -> list[Risk]:
     releases = [release for release in plan.releases() if release.cap]
     pair = np.array([certified_epsilon(plan)]), np.full((2, 1), plan.delta)
     epsilons = np.linspace(0, -math.log(min(rates)), _LINES)  # a larger one bounds nothing below 1
-    deltas, gaussian, found = pld_deltas(releases, epsilons), closed_pair(releases), []
+    deltas, gaussian = pld_deltas(releases, epsilons), closed_pair(releases)
+    found = list[Risk]()
     for rate in rates:
         bounds = {"pair": by_deltas(rate, *pair), "tight": by_renyi(rate, *_curve(releases, rate))}
         if deltas is not None:
