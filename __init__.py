@@ -20,6 +20,7 @@ os.environ |= {
 if TYPE_CHECKING:
     from .experiment import sklearn
     from .experiment.api import compare, fit, plan
+    from .experiment.attack import attack
     from .experiment.data import Data
     from .experiment.model import Model, audit, load
     from .wall.errors import LabelwallError
@@ -29,6 +30,7 @@ __all__ = [
     "LabelwallError",
     "Model",
     "__version__",
+    "attack",
     "audit",
     "compare",
     "fit",
@@ -49,7 +51,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'labelwall' has no attribute {name!r}")
     if name == "sklearn":
         return import_module(".experiment.sklearn", __name__)
-    places = {"Data": "data", "Model": "model", "load": "model", "audit": "model"}
+    places = {"Data": "data", "attack": "attack"}
+    places |= dict.fromkeys(("Model", "load", "audit"), "model")
     place = f".experiment.{places.get(name, 'api')}"
     if name == "LabelwallError":
         place = ".wall.errors"

@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "run several methods on the same split, students and budgets; one table and a plot",
     "predict": "private answers to a file of queries, with a receipt; no student",
     "audit": "recompute the certificate from a ledger file alone",
+    "attack": "PRIVATE: how often an attack on a model tells which rows it was trained on",
     "classify": "a student's labels and probabilities for new images or vectors, as a CSV file",
     "export": "a student as ONNX, a timm model or a Hugging Face folder",
     "report": "write a run folder's report.html and model card again",
@@ -28,12 +29,14 @@ COMMANDS = {
     "keys": "who may ask a service: add, list or revoke API keys",
 }
 # Their functions are in another file.
-FILES = ("update", "audit", "classify", "export", "report", "keys")
+FILES = ("update", "audit", "attack", "classify", "export", "report", "keys")
 # New objects before the collector looks for cycles: loading torch makes a million that stay, which
 # by 700 takes a second.
 COLLECTED = 100_000
 # They read or write private files.
-PRIVATE = ("demo", "run", "update", "compare", "predict", "records", "data", "serve", "keys")
+PRIVATE = (
+    *("demo", "run", "update", "compare", "predict", "attack", "records", "data", "serve", "keys"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -49,6 +49,7 @@ SURFACE = {  # the names of `import labelwall as lw`, and the members that are s
         ),
     ),
     "audit": ("model", ()),
+    "attack": ("attack", ()),
     "sklearn.LabelwallClassifier": ("sklearn", ("fit", "predict", "predict_proba")),
 }
 INSIDE = (
@@ -56,6 +57,7 @@ INSIDE = (
     "teacher.ledger.ledger.Ledger",
     "teacher.ledger.auditor",
     "teacher.accounting.accountant",
+    "teacher.accounting.risk",
     "teacher.accounting.contest",
     "teacher.noise.sampler",
     "teacher.ledger.anchor",

@@ -184,19 +184,19 @@ class Model(Shown):
         float64 [n] for values. ``rows``: as those of ``Data``, or paths of images. ``shares``: of
         the classes among these rows, one of each, or "estimate".
         """
-        predicted = self.student.predict(self._inputs(rows), shares)
+        predicted = self.student.predict(self.inputs(rows), shares)
         return self.classes_[predicted] if self.student.info.labels.kind == "class" else predicted
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """Probabilities float64 [n, c] of ``classes_``."""
-        return self.student.probabilities(self._inputs(rows))
+        return self.student.probabilities(self.inputs(rows))
 
     def score(self, rows: Any, labels: Any) -> float:
         """The share of right labels; for values R^2. Raises InvalidInput for a label of no class,
         and another number of labels than of rows.
         """
-        predicted = self.student.predict(self._inputs(rows))
-        truth = self._truth(labels, predicted.shape)
+        predicted = self.student.predict(self.inputs(rows))
+        truth = self.truth(labels, predicted.shape)
         if self.student.info.labels.kind == "value":
             return float(1 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
         return float((predicted == truth).mean())
@@ -220,9 +220,9 @@ class Model(Shown):
             raise InvalidInput("specificity", "above 0 and below 1", specificity)
         if isinstance(groups, str):
             groups = as_array(read_frame("rows", rows, [groups])[groups])
-        chances = self.student.probabilities(self._inputs(rows))
+        chances = self.student.probabilities(self.inputs(rows))
         shape = chances.shape if space.kind == "attributes" else chances.shape[:1]
-        truth = self._truth(labels, shape)
+        truth = self.truth(labels, shape)
         if groups is not None and len(groups) != len(chances):
             raise InvalidInput("groups", f"{len(chances)} names, one for each row", len(groups))
         found = measures(space, chances, truth, specificity)
@@ -231,7 +231,7 @@ class Model(Shown):
         of = {} if groups is None else by_group(space, chances, truth, groups, specificity)
         return Evaluation(found, of)
 
-    def _truth(self, labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+    def truth(self, labels: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Labels as codes of the classes, or as they are. Raises InvalidInput."""
         truth = np.asarray(as_array(labels))
         if shape != truth.shape:
@@ -251,7 +251,8 @@ class Model(Shown):
 
         export(self.student, self.path, "huggingface", Path(folder), "uint8")
 
-    def _inputs(self, rows: Any) -> Any:
+    def inputs(self, rows: Any) -> Any:
+        """Rows as the student takes them."""
         if not is_frame(rows) or self.student.info.table is None:
             if isinstance(rows, str | Path) and Path(rows).is_dir() and not self.student.info.table:
                 from .use.classify import image_paths

@@ -1,4 +1,4 @@
-"""Commands on files that a run or a custodian wrote: update, audit, classify, export, report, keys.
+"""Commands on files that a run or a custodian wrote: update, audit, attack, classify and others.
 
 Each takes the arguments after its name and returns the exit code. Its docstring is its help.
 """
@@ -105,6 +105,29 @@ def _attack(options: Namespace) -> int:
     return 3 if any(finding.refuted for finding in findings) else 0
 
 
+def attack(args: Sequence[str]) -> int:
+    """PRIVATE, for the custodian: how often an attack on a finished run's model tells which rows it
+    was trained on, beside the proved bound. Reads private rows; prints alone, and writes nothing.
+    """
+    rows = "npz file with rows x and their labels y (default: the run's {} rows)"
+    options = {
+        "--run_dir": option("folder of a finished run", type=Path, required=True),
+        "--members": option(f"rows that it was trained on: {rows.format('private')}", type=Path),
+        "--nonmembers": option(f"others like them: {rows.format('test')}", type=Path),
+    }
+    parsed = _parsed(attack, args, options)
+    from ...wall.datasets.arrays import required_member
+    from .. import attack as attacks
+
+    given = {
+        name: tuple(required_member(str(file), array) for array in ("x", "y"))
+        for name in ("members", "nonmembers")
+        if (file := getattr(parsed, name)) is not None
+    }
+    print(attacks.attack(parsed.run_dir, **given))
+    return 0
+
+
 def update(args: Sequence[str]) -> int:
     """Ask about the private rows as they are now, added and removed ones too, by the next period of
     a run's plan (--periods). That there is an update is public: ask on dates that were fixed
@@ -200,12 +223,18 @@ def export(args: Sequence[str]) -> int:
 
 def report(args: Sequence[str]) -> int:
     """Write report.html and MODEL_CARD.md of a finished run folder again."""
-    folder = option("a folder that `labelwall run` wrote", type=Path)
-    run_dir = _parsed(report, args, {"run_dir": folder}).run_dir
+    options = {
+        "run_dir": option("a folder that `labelwall run` wrote", type=Path),
+        "--registry": flag("registry.json and SP_800_226.md, too: for a registry and for NIST's"),
+    }
+    parsed = _parsed(report, args, options)
+    from ..report.registry import write_registry
     from ..report.report import write_report
 
-    print(write_report(run_dir))
-    print(run_dir / "MODEL_CARD.md")
+    print(write_report(parsed.run_dir))
+    print(parsed.run_dir / "MODEL_CARD.md")
+    for path in write_registry(parsed.run_dir) if parsed.registry else ():
+        print(path)
     return 0
 
 

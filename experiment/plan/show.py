@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from ...teacher.accounting.accountant import certificates, certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
+from ...teacher.accounting.risk import Risk, risks, table
 from ...teacher.custody.schedule import Schedule
 from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.console import Console
@@ -80,7 +82,7 @@ def describe_plan(given: Schedule, progress: Progress = no_progress) -> dict[str
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
     that the budget decided, and in the same form the scores, one a period; periods: epsilon of the
-    plan up to each; custodians: how many.
+    plan up to each; custodians: how many; risks: what it means for a person.
     """
     schedule = solved(given, progress)
     plan, decided = schedule.plan(), [[*numbers] for numbers in solved_numbers(given, schedule)]
@@ -109,6 +111,7 @@ def describe_plan(given: Schedule, progress: Progress = no_progress) -> dict[str
         "scores": [entry(score.slot) for score in scores if score is not None],
         "periods": [round_up(certified_epsilon(part)) for part in parts],
         "custodians": schedule.custodians,
+        "risks": [*map(asdict, risks(plan))],
     }
 
 
@@ -142,6 +145,7 @@ def render_plan(shown: dict) -> str:
     later = [entry["solved"] for entry in shown["rounds"] if entry["period"] == 2]
     if later != [entry["solved"] for entry in once] and (line := solved_line(later)):
         lines.append(f"  later periods: {line}")
+    lines += ["", *table([Risk(**risk) for risk in shown["risks"]], shown["unit"])]
     if warning := weak(shown["epsilon"]):
         lines += ["", f"  {warning}"]
     return "\n".join(lines)

@@ -22,6 +22,7 @@ from ...student.results import read
 from ...student.student_model import StudentInfo, unpack
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.risk import BOUNDS, PRIORS, Risk, meaning, share
 from ...teacher.ledger.auditor.auditor import Finding, audit
 from ...wall.errors import LabelwallError, MissingData, listed
 from ...wall.files import write_file
@@ -68,6 +69,7 @@ class FinishedRun:
     # ledger is reported apart.
     problems: list[str]
     certified: float | None  # epsilon by the ledger alone, None where nothing is certified
+    risks: list[Risk]  # what it means for a person; none where nothing is certified
     choice: Chosen | None  # where `auto` chose the method
 
 
@@ -90,6 +92,7 @@ def read_run(run_dir: Path) -> FinishedRun:
         unsafe=unsafe,
         problems=problems,
         certified=None if unsafe or problems else finding.epsilon,
+        risks=[] if unsafe or problems else finding.risks(),
         choice=read(Chosen, folder.candidates) if folder.candidates.is_file() else None,
     )
 
@@ -125,14 +128,14 @@ def write_report(run_dir: Path) -> Path:
     """
     run = read_run(run_dir)
     write_file(run.folder.card, card(run))
-    write_file(run.folder.report, _render("report.html", _shown(run)))  # ends a period
+    write_file(run.folder.report, render("report.html", _shown(run)))  # ends a period
     return run.folder.report
 
 
 def card(run: FinishedRun, file: str = "student.safetensors") -> str:
     """The model card's text. ``file``: the name of the student's file beside it."""
     front = yaml.safe_dump(_front(run), sort_keys=False, allow_unicode=True).strip()
-    return _render("model_card.md", {**_shown(run), "front": front, "file": file})
+    return render("model_card.md", {**_shown(run), "front": front, "file": file})
 
 
 def _front(run: FinishedRun) -> dict[str, Any]:
@@ -163,7 +166,7 @@ def _front(run: FinishedRun) -> dict[str, Any]:
     return front | {"metrics": list(scores), "model-index": index}
 
 
-def _render(template: str, shown: dict[str, Any]) -> str:
+def render(template: str, shown: dict[str, Any]) -> str:
     """A template beside this file: names are escaped in HTML, by ``cell`` in Markdown."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -192,6 +195,9 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
         "factor": round_up(math.exp(run.certified or 0.0), 2) if spelled else None,
         "pooled": POOLED,
+        "meaning": meaning(plan.unit),
+        "priors": PRIORS,
+        "risks_by": ", ".join(dict.fromkeys(BOUNDS[risk.by] for risk in run.risks)),
         "last": last,
         "labels": space,
         "table": run.info.table,
@@ -284,5 +290,6 @@ FILTERS: dict[str, Callable[[Any], str]] = {
     "percent": lambda share: "unknown" if share is None else f"{100 * share:.2f}%",
     "number": lambda value: "unknown" if value is None else f"{value:.4g}",
     "epsilon": _epsilon,
+    "share": share,
     "cell": cell,
 }

@@ -122,18 +122,18 @@ def _smallest(
     """
     counts = [release.cap for release in releases] if counts is None else counts
     if not any(count and is_slow(r) for r, count in zip(releases, counts, strict=True)):
-        return epsilon_from_rdp(ORDERS, _total(releases, counts, ORDERS), delta)
-    cheap = _total([quick(release) for release in releases], counts, ORDERS)
+        return epsilon_from_rdp(ORDERS, total_rdp(releases, counts, ORDERS), delta)
+    cheap = total_rdp([quick(release) for release in releases], counts, ORDERS)
     estimated = np.maximum(epsilons_from_rdp(ORDERS, cheap, delta), 0.0)
     left, best = np.ones(len(ORDERS), dtype=bool), (math.inf, float(ORDERS[-1]))
     while (chosen := left & (estimated <= min(best[0], NEAR * estimated.min()))).any():
         orders, left = ORDERS[chosen], left & ~chosen
-        best = min(best, epsilon_from_rdp(orders, _total(releases, counts, orders), delta))
+        best = min(best, epsilon_from_rdp(orders, total_rdp(releases, counts, orders), delta))
         estimated = np.where(left, estimated, math.inf)
     return best
 
 
-def _total(releases: Sequence[Release], counts: Sequence[int], orders: np.ndarray) -> np.ndarray:
+def total_rdp(releases: Sequence[Release], counts: Sequence[int], orders: np.ndarray) -> np.ndarray:
     """RDP of ``counts`` releases of each kind, float64 [n_orders]."""
     total = np.zeros_like(orders)
     for release, count in zip(releases, counts, strict=True):

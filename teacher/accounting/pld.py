@@ -75,27 +75,56 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
     release is neither pure nor Gaussian noise; and, where losses are convolved, for delta <= 1e-8,
     more than 200,000 releases and mu above 25, where rounding would not be small.
     """
-    charged = [r for r in releases if r.cap > 0 and r.parameters.get("epsilon") != 0]
+    charged = _charged(releases)
     closed = closed_epsilon(charged, delta)
     if closed is not None and not any(map(_discrete, charged)):
         return closed
-    count = sum(release.cap for release in charged)
-    if delta <= 10 * ALLOWANCE or not 0 < count <= MAX_RELEASES:
+    if delta <= 10 * ALLOWANCE or (known := _composed(charged)) is None:
         return closed
-    error, laws = _laws(charged)
-    if laws is None:
-        return closed
-    composed = _composed(laws, delta * math.exp(-error)) + 2 * error
+    totals, error = known
+    left = delta * math.exp(-error) - ALLOWANCE
+    composed = max((float(each.get_epsilon_for_delta(left)) for each in totals), default=math.inf)
+    composed += 2 * error
     return composed if closed is None else min(closed, composed)
+
+
+def pld_deltas(releases: Sequence[Release], epsilons: np.ndarray) -> np.ndarray | None:
+    """Certified deltas at all ``epsilons`` of at least 0, float64 [2, n_epsilons].
+
+    Row 0: P(E) <= e^epsilon Q(E) + delta for every set E of transcripts, P the law with the record
+    and Q the law without it. Row 1: the reverse. None as ``pld_epsilon``, where losses are
+    convolved.
+    """
+    if (known := _composed(_charged(releases))) is None:
+        return None
+    totals, error = known
+    deltas = [each.get_delta_for_epsilon(epsilons - 2 * error) for each in totals]
+    certain = np.minimum(math.exp(error) * (np.array(deltas) + ALLOWANCE), 1.0)
+    return certain if totals else np.ones((2, len(epsilons)))
+
+
+def _charged(releases: Sequence[Release]) -> list[Release]:
+    """The releases that cost something."""
+    return [r for r in releases if r.cap > 0 and r.parameters.get("epsilon") != 0]
 
 
 def closed_epsilon(releases: Sequence[Release], delta: float) -> float | None:
     """The epsilon of the closed formula; None if a release has no unsampled Gaussian pair."""
+    if (known := closed_pair(releases)) is None:
+        return None
+    mu, error = known
+    return gaussian_epsilon(mu, delta * math.exp(-error)) + 2 * error
+
+
+def closed_pair(releases: Sequence[Release]) -> tuple[float, float] | None:
+    """(mu of the one Gaussian pair that the list composes to, error of the log likelihood).
+
+    None if a release has no unsampled Gaussian pair.
+    """
     pairs = [pair for pair in map(gaussian_pair, releases) if pair is not None and pair.gamma == 1]
     if not pairs or len(pairs) < len(releases):
         return None
-    error = LOG_ERROR * len(pairs)
-    return gaussian_epsilon(composed_mu(pairs), delta * math.exp(-error)) + 2 * error
+    return composed_mu(pairs), LOG_ERROR * len(pairs)
 
 
 def gaussian_pair(release: Release) -> GaussianPair | None:
@@ -233,23 +262,31 @@ def _position(losses: np.ndarray, mu: float, gamma: float) -> np.ndarray:
     return np.where(losses > -0.5, near, far) / mu + mu / 2
 
 
-def _composed(laws: Sequence[tuple[Losses, int]], delta: float) -> float:
-    """Epsilon at ``delta`` of each law's copies, the larger of both directions."""
+def _composed(releases: Sequence[Release]) -> tuple[list[PLDPmf], float] | None:
+    """The losses of all copies, composed, in both directions, and the error of the log likelihood.
+
+    No losses if all count as infinite; None for a list as ``pld_epsilon`` leaves out.
+    """
+    error, laws = _laws(releases)
+    if laws is None or not 0 < sum(release.cap for release in releases) <= MAX_RELEASES:
+        return None
     grid = _grid([(losses(None)[0], cap) for losses, cap in laws])
+    if not grid:  # so little noise that every loss counts as infinite
+        return [], error
     pairs = [(losses(grid), cap) for losses, cap in laws]
-    epsilons = []
+    totals: list[PLDPmf] = []
     for direction in (0, 1):
         total: PLDPmf | None = None
         for pair, cap in pairs:
             part = _split(pair[direction], grid)
-            if not part.size:  # so little noise that every loss counts as infinite
-                return math.inf
+            if not part.size:  # as above
+                return [], error
             part = part.self_compose(cap)
             # Randomised response alone stays sparse, and a sparse one composes only with its like.
             total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
         assert total is not None
-        epsilons.append(float(total.get_epsilon_for_delta(delta - ALLOWANCE)))
-    return max(epsilons)
+        totals.append(total)
+    return totals, error
 
 
 def _grid(parts: Sequence[tuple[Atoms, int]]) -> float:

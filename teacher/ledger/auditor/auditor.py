@@ -9,15 +9,16 @@ caps and the results are checked here a second time, from the text of the entrie
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ....wall.errors import LabelwallError, MissingData
-from ....wall.guarantee import EACH
+from ....wall.guarantee import EACH, Unit
 from ...accounting.accountant import certificates, certified_epsilon, explain
 from ...accounting.conversion import round_up
 from ...accounting.plan import Plan
+from ...accounting.risk import Risk, risks, table
 from .mechanisms import BY_QUERY, ONCE, PricedRelease, check_plan
 from .reading import Problem, Stored, canonical, check_extractor, read_entry, read_file, shown
 from .released_values import is_sum
@@ -38,7 +39,8 @@ class Finding:
     data set of the analyst's ledger; ``pooled``: the epsilon against all of them together.
     ``periods``: [releases charged, releases left, epsilon of the plan up to it] of each.
     ``charged``, ``released``: counts, by "slot/release". ``problems``: one line each.
-    ``explanation``: the arithmetic from the releases to epsilon, where it was asked for.
+    ``explanation``: the arithmetic from the releases to epsilon, where it was asked for. ``plan``:
+    what was priced, None where nothing is certified.
     """
 
     epsilon: float | None = None
@@ -49,7 +51,7 @@ class Finding:
     dataset: str = ""
     unsafe: bool = False
     adversary: str = ""
-    unit: str = "row"
+    unit: Unit = "row"
     analysts: dict[str, str] = field(default_factory=dict)
     pooled: float | None = None
     certificates: dict[str, float] = field(default_factory=dict)
@@ -58,13 +60,19 @@ class Finding:
     periods: list[list[float]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     explanation: list[str] = field(default_factory=list)
+    plan: Plan | None = field(default=None, repr=False)
 
     @property
     def consistent(self) -> bool:
         return not self.problems
 
+    def risks(self) -> list[Risk]:
+        """What the plan means for a person; none where nothing is certified. Takes seconds."""
+        return [] if self.plan is None else risks(self.plan)
+
     def to_json(self) -> dict[str, object]:
-        return {**vars(self), "consistent": self.consistent}
+        shown = {name: value for name, value in vars(self).items() if name != "plan"}
+        return {**shown, "consistent": self.consistent, "risks": [*map(asdict, self.risks())]}
 
     def render(self) -> str:
         """The finding as text."""
@@ -92,6 +100,8 @@ class Finding:
         for number, (spent, left, epsilon) in enumerate(self.periods, start=1):
             counts = f"{spent:g} releases charged, {left:g} left"
             lines.append(f"  period {number}: {counts}; epsilon {epsilon:.3f} up to it")
+        if found := self.risks():
+            lines += table(found, self.unit)
         lines += [f"  problem: {problem}" for problem in self.problems]
         return "\n".join([*lines, f"  head {self.head}", *self.explanation])
 
@@ -116,7 +126,7 @@ def audit(path: Path, *, expect_head: str | None = None, explained: bool = False
     if entries:
         _check_entries(entries, stored, finding)
     if finding.problems:
-        finding.epsilon, finding.pooled, finding.certificates = None, None, {}
+        finding.epsilon, finding.pooled, finding.certificates, finding.plan = None, None, {}, None
     elif explained:
         finding.explanation = explain(Plan.from_json(entries[0][1]["plan"]))
     if len(finding.problems) > MAX_PROBLEMS:
@@ -217,7 +227,7 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
         return
     finding.certificates = {name: round_up(epsilon) for name, epsilon in epsilons.items()}
     smallest = min(epsilons.values())
-    finding.epsilon = round_up(smallest)
+    finding.epsilon, finding.plan = round_up(smallest), plan
     for period in range(1, plan.periods + 1) if plan.periods > 1 else ():
         slots = [slot for slot in range(len(plan.slots)) if plan.period_of(slot) == period]
         names = [(slot, release) for slot in slots for release in plan.slots[slot].releases]

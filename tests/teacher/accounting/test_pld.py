@@ -212,5 +212,6 @@ def test_a_mixed_list_is_sound_by_every_certificate_and_adds_up_its_pure_part(
 
 
 def test_noise_that_hides_nothing_has_an_infinite_epsilon():
-    """Every loss of one of two releases counts as infinite."""
+    """Every loss of one of two releases, and of a single one, counts as infinite."""
+    assert pld_epsilon([noisy(0.02, 1.0)], 1e-5) == math.inf
     assert pld_epsilon([noisy(0.5, 1.0, cap=4), noisy(0.02, 1.0)], 1e-5) == math.inf

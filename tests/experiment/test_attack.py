@@ -1,0 +1,139 @@
+"""An attack on a released model finds what was memorised, and nothing beyond the proved bound."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import labelwall as lw
+from labelwall import pipeline
+from labelwall.experiment.attack import LOSS, RATIO
+from labelwall.student.student_model import assembled, load, pack
+from labelwall.wall import networks
+from labelwall.wall.errors import InvalidInput
+
+D, MEMBERS = 300, 25
+
+
+def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, n)
+    x = rng.normal(size=(n, D))
+    x[:, 0] += 4 * labels
+    return x.astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A run's folder at epsilon 1, beside its private rows."""
+    folder = tmp_path_factory.mktemp("attacked")
+    data = lw.Data(rows(600, 1), rows(100, 2)[0], rows(300, 3))
+    lw.fit(
+        data,
+        1.0,
+        run_dir=folder / "run",
+        custody=folder / "custody",
+        mechanism={"kind": "private_linear"},
+        features="raw",
+        student={"steps": 40, "doubtful_folds": 0},
+        threads=1,
+        quiet=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def memorised() -> tuple[np.ndarray, np.ndarray]:
+    """Rows with labels that only memory gives."""
+    return rows(MEMBERS, 1)[0], np.random.default_rng(9).integers(0, 2, MEMBERS)
+
+
+def test_a_private_model_tells_no_more_than_is_proved_and_nothing_is_written(finished) -> None:
+    before = content(finished)
+    found = lw.attack(finished / "run")
+    assert content(finished) == before
+    assert (found.method, found.members, found.nonmembers) == (RATIO, 600, 300)
+    rare, often = found.rows
+    assert rare["true_positive_rate"] is None  # of 300 non-members
+    assert often["low"] <= often["true_positive_rate"] <= often["high"]
+    bounds = [risk.true_positive_rate for risk in lw.audit(finished / "run").risks()]
+    assert [row["bound"] for row in found.rows] == bounds
+    assert bounds[1] < 0.03
+    assert often["low"] <= often["bound"]
+    assert not often["above"]
+    assert str(found) == repr(found)
+    assert str(found).startswith("PRIVATE")
+    assert "ABOVE THE BOUND" not in str(found)
+
+
+def test_a_linear_model_without_noise_is_found(run: Path) -> None:
+    student, (x, y) = load(run), memorised()
+    tensors = safetensors.torch.load(student.weights)
+    tensors |= {"trunk.1.weight": torch.eye(D), "trunk.1.bias": torch.zeros(D)}
+    whole = assembled(student.info, safetensors.torch.save(tensors)).module.network
+    with torch.inference_mode():
+        features = whole.features(torch.tensor(x)).numpy()
+    fitted = LogisticRegression(C=1e3, max_iter=1000).fit(features, y)
+    layer = torch.tensor(np.vstack([-fitted.coef_, fitted.coef_]) / 2).float()
+    tensors |= {"head.weight": layer, "head.bias": torch.zeros(2)}
+    file = pack(student.info, safetensors.torch.save(tensors))
+    (run / "student.safetensors").write_bytes(file)
+    found = lw.attack(run, members=(x, y))
+    assert found.method == RATIO
+    assert found.rows[1]["true_positive_rate"] > 0.2
+    assert found.rows[1]["above"]
+    assert "ABOVE THE BOUND" in str(found)
+
+
+def test_a_network_without_noise_is_found_by_its_loss(run: Path, capsys) -> None:
+    student, (x, y) = load(run), memorised()
+    torch.manual_seed(0)
+    network = networks.build("mlp", input_shape=(D,), num_classes=2)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    for _ in range(150):
+        loss = torch.nn.functional.cross_entropy(network(torch.tensor(x)), torch.tensor(y))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    info = replace(student.info, backbone="mlp")
+    file = pack(info, safetensors.torch.save(network.state_dict()))
+    (run / "student.safetensors").write_bytes(file)
+    np.savez(run.parent / "members.npz", x=x, y=y)
+    command = ["attack", "--run_dir", str(run), "--members", str(run.parent / "members.npz")]
+    assert pipeline.main(command) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("PRIVATE")
+    assert f"{LOSS}: {MEMBERS} members, 300 non-members" in text
+    assert "ABOVE THE BOUND" in text
+    assert "0.1%   unknown: it takes 1000 non-members" in text
+    found = lw.attack(run, members=(x, y))
+    assert found.rows[1]["true_positive_rate"] > 0.2
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"members": np.zeros((4, D))}, "`members` must be a pair"),
+        ({"nonmembers": (np.zeros((1, D), "f4"), [0])}, "`nonmembers` must be at least 2 rows"),
+        ({"members": (np.zeros((4, D), "f4"), [0])}, "of the shape"),
+        ({"members": (np.zeros((4, 3), "f4"), [0] * 4)}, "as the student was trained on"),
+    ],
+)
+def test_a_mistake_is_one_line(finished: Path, given: dict, text: str) -> None:
+    with pytest.raises(InvalidInput, match=text) as error:
+        lw.attack(finished / "run", **given)
+    assert "\n" not in str(error.value)
