@@ -11,7 +11,8 @@ expected, and a row whose score is high is called a member:
   non-members of the class, in their deviations.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ..wall.datasets.sources import describe, read_public
 from ..wall.errors import InvalidInput
 from ..wall.labels import LabelSpace
 from ..wall.messages import RELEASED
+from ..wall.progress import Progress, TaskProgress, no_progress
 from .config.settings import load_config
 from .model import Model, audit
 from .whole_run import owner_alone
@@ -75,18 +77,25 @@ class Attacked:
 ABOVE = "ABOVE THE BOUND: members and non-members differ otherwise, too, or the ledger is wrong"
 
 
-def attack(run_dir: str | Path, *, members: Any = None, nonmembers: Any = None) -> Attacked:
+def attack(
+    run_dir: str | Path,
+    *,
+    members: Any = None,
+    nonmembers: Any = None,
+    progress: Progress = no_progress,
+) -> Attacked:
     """Attack the model of a finished run with rows that the custodian names.
 
     ``members``: (rows, labels) that it was trained on, as of ``Model.score``; the run's private
     rows by default. ``nonmembers``: others from the same source; the run's test rows by default.
+    ``progress`` hears how many rows the model has seen.
     Reads private rows: what it returns is PRIVATE. Raises MissingData, InvalidInput.
     """
     with owner_alone():
-        return _attacked(Path(run_dir), members, nonmembers)
+        return _attacked(Path(run_dir), members, nonmembers, progress)
 
 
-def _attacked(run_dir: Path, members: Any, nonmembers: Any) -> Attacked:
+def _attacked(run_dir: Path, members: Any, nonmembers: Any, progress: Progress) -> Attacked:
     model, config = Model(run_dir), load_config(run_dir / "config.yaml")
     student, task, public = model.student, describe(config.data), read_public(config.data)
     space, plain = student.info.labels, preprocessed(student.info.spec(student.weights))
@@ -104,8 +113,11 @@ def _attacked(run_dir: Path, members: Any, nonmembers: Any) -> Attacked:
     for name, rows in (("members", inside), ("nonmembers", outside)):
         if len(rows.codes) < 2:
             raise InvalidInput(name, "at least 2 rows with labels", "fewer")
+    inside = replace(inside, progress=partial(progress, "members"))
+    outside = replace(outside, progress=partial(progress, "non-members"))
     if student.info.backbone.startswith(RELEASED) and space.kind == "class":
-        shadows = _shadows(*_Rows(plain, public.inputs, np.zeros(0)).passed())
+        unlabelled = _Rows(plain, public.inputs, np.zeros(0), partial(progress, "public rows"))
+        shadows = _shadows(*unlabelled.passed())
         method, scores = RATIO, [_by_ratio(space, rows, shadows) for rows in (inside, outside)]
     else:
         method, scores = LOSS, _by_loss(space, inside, outside)
@@ -124,15 +136,17 @@ class _Rows:
     module: Preprocessed
     inputs: np.ndarray
     codes: np.ndarray
+    progress: TaskProgress = no_progress
 
     def passed(self) -> tuple[np.ndarray, np.ndarray]:
         """(features float64 [n, width], outputs float64 [n, c])."""
         network, head = self.module.network, self.module.network.head
         with torch.inference_mode():
-            parts = [
-                network.features(self.module.preprocess(torch.tensor(self.inputs[i : i + BATCH])))
-                for i in range(0, len(self.inputs), BATCH)
-            ]
+            parts, count = list[torch.Tensor](), len(self.inputs)
+            for start in range(0, count, BATCH):
+                rows = torch.tensor(self.inputs[start : start + BATCH])
+                parts.append(network.features(self.module.preprocess(rows)))
+                self.progress(min(start + BATCH, count), count)
         features = torch.cat(parts).double().numpy()
         weight, bias = (part.detach().double().numpy() for part in (head.weight, head.bias))
         return features, features @ weight.T + bias

@@ -116,6 +116,7 @@ def attack(args: Sequence[str]) -> int:
         "--nonmembers": option(f"others like them: {rows.format('test')}", type=Path),
     }
     parsed = _parsed(attack, args, options)
+    from ...wall.console import Console
     from ...wall.datasets.arrays import required_member
     from .. import attack as attacks
 
@@ -124,7 +125,7 @@ def attack(args: Sequence[str]) -> int:
         for name in ("members", "nonmembers")
         if (file := getattr(parsed, name)) is not None
     }
-    print(attacks.attack(parsed.run_dir, **given))
+    print(attacks.attack(parsed.run_dir, **given, progress=Console().progress))
     return 0
 
 
