@@ -169,13 +169,11 @@ def released(
     config = _config(epsilon, seed, FIXED.get(method, "auto"))
     began, guess = time.process_time(), config.records(PUBLIC)
     if method in FIXED:
-        mechanism = fixed(epsilon)
-        config = replace(config, mechanism=mechanism)
+        config = replace(config, mechanism=fixed(epsilon))
     else:
         config = rehearsed(x, y, task, config, method == "now")
-        mechanism = solver.solved(config.schedule).mechanism
-    seconds = time.process_time() - began
-    (planned,), settings = config.schedule.asked_rounds(seed), config.public_side()
+    seconds, schedule = time.process_time() - began, solver.solved(config.schedule)
+    (planned,), settings = schedule.asked_rounds(seed), config.public_side()
     features = PublicFeatures(Computing(), x, no_progress, trees)
     first, rng = first_extractor(settings, task, x["public"], trees), np.random.default_rng(seed)
 
@@ -184,8 +182,8 @@ def released(
         rows = {part: quantised(spec, features.plain(spec, part))[0] for part in x}
         length = unit_length(spec, rows["public"].shape[1])
         counting = RehearsingTeacher(
-            mechanism=mechanism, features=rows["private"], labels=y["private"], classes=classes,
-            length=length, records=len(y["private"]), rng=rng,
+            mechanism=schedule.mechanism, features=rows["private"], labels=y["private"],
+            classes=classes, length=length, records=len(y["private"]), rng=rng,
         )  # fmt: skip
         return spec, rows, length, counting
 

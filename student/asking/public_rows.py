@@ -53,10 +53,10 @@ class PublicRows:
         return labelled(features, self.learned, length, self.task.num_classes)
 
     def alone(self, extractor: ExtractorSpec) -> tuple[str, float] | None:
-        """What gives most of the labels that are learned without private rows, and the share of
-        them that it gives, cross-validated: trees, or logistic regression on these features.
+        """The best classifier of the labels that are learned, without private rows, and its share.
 
-        None if neither learns them.
+        The share of right labels is cross-validated. The classifier is boosted trees, or logistic
+        regression on these features. None if neither learns anything.
         """
         if self.learned is None or (known := self.labelled(extractor)) is None:
             return None
