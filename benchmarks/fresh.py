@@ -322,8 +322,8 @@ def labels(split: Split, epsilon: float, seed: int) -> dict:
     public = PublicData(x["public"], None, x["test"], y["test"])
     found = search(config, task, public, goal, mechanisms_for(config), no_progress).chosen
     config = planned_config(config, found)
-    mechanism = solver.solved(config.schedule).mechanism
-    (planned,), settings = config.schedule.asked_rounds(seed), config.public_side()
+    schedule = solver.solved(config.schedule)
+    (planned,), settings = schedule.asked_rounds(seed), config.public_side()
     first = first_extractor(settings, task, x["public"])
     plain = {k: plain_features(settings, first, own, lambda *_: None) for k, own in x.items()}
     start = whitened(first, found.view.whiten, lambda _: plain["public"])
@@ -334,7 +334,7 @@ def labels(split: Split, epsilon: float, seed: int) -> dict:
         on_axes = {k: quantised(spec, own)[0] for k, own in plain.items()}
         length = unit_length(spec, on_axes["public"].shape[1])
         counting = RehearsingTeacher(
-            mechanism=mechanism, features=on_axes["private"], labels=codes,
+            mechanism=schedule.mechanism, features=on_axes["private"], labels=codes,
             classes=task.num_classes, length=length, records=len(codes), rng=rng,
         )  # fmt: skip
         return spec, on_axes, counting

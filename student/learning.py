@@ -21,6 +21,7 @@ from ..wall.preprocessing import Preprocessing
 from ..wall.questions import Round
 from .asking.ask import Asked
 from .asking.asking_features import estimates
+from .asking.boosted import TREES
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.features import BINS
 from .asking.public_rows import PublicRows
@@ -166,14 +167,14 @@ def learn(
 
     The round's released classifier is the student, if it is a network with its features, where
     public rows are foreign or few: a student that is taught on such rows forgets what was released;
-    and where the round asked with the features of a pretrained student, or with bins, whose steps
-    another network smooths.
+    and where the round asked with the features of a pretrained student, with bins or with trees,
+    whose steps another network smooths.
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
     known = [*estimates(results, planned.period), asked.estimate]
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
-    kept = tuned or asked.features.spec.backbone == BINS
+    kept = tuned or asked.features.spec.backbone in (BINS, TREES)
     if network is None or not (kept or _foreign_or_few(public, asked, known)):
         learned = _train(public, planned, asked, known, folder, console)
         if network is None or not learned.worse:

@@ -15,7 +15,7 @@ from .student_config import StudentConfig
 # KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.
 LEAST_RECORDS = 1_000
 STAGES = "efficientnet_lite0_stages"
-FEATURES = ("auto", "hog", "raw", "fourier", "bins", "efficientnet_lite0", STAGES, "box")
+FEATURES = ("auto", "hog", "raw", "fourier", "bins", "trees", "efficientnet_lite0", STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -32,7 +32,8 @@ class FirstFeatures:
             vectors in a declared box, "fourier" for 1,024 random Fourier features of few columns of
             deviation about 1, as a table's are: classes with curved borders; "bins" for vectors
             beside up to 64 bins of each entry, one for each value or quantile of the public rows:
-            classes that depend on single columns, in any way.
+            classes that depend on single columns, in any way; "trees" for vectors beside the logits
+            of boosted trees of the labelled public rows, for public_labels: train.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
             null.
         box: the public domain of feature vectors (the vectors' units), required by "box": [low,

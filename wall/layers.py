@@ -93,6 +93,35 @@ class Bins(nn.Module):
         return torch.cat([x, inside * self.height], dim=1)
 
 
+class Trees(nn.Module):
+    """Vectors, and beside them sums of the leaves that they reach in trees.
+
+    A tree is complete: the children of node i are 2 i + 1 and 2 i + 2, the second if the node's
+    column is above its threshold. Any tensors are trees, since a column is taken for the nearest
+    that there is. Trees add to the sums in turn.
+    """
+
+    def __init__(self, sums: int, each: int, depth: int) -> None:
+        super().__init__()
+        self.sums, self.depth, nodes = sums, depth, 2**depth - 1
+        self.column, self.threshold = (
+            nn.Parameter(torch.zeros(sums * each, nodes)) for _ in range(2)
+        )
+        self.leaf = nn.Parameter(torch.zeros(sums * each, nodes + 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        trees, nodes = self.threshold.shape
+        columns = self.column.clamp(0, x.shape[1] - 1).long().flatten()
+        tree = torch.arange(trees, device=x.device)
+        node = torch.zeros(x.shape[0], trees, dtype=torch.long, device=x.device)
+        for _ in range(self.depth):
+            at = tree * nodes + node
+            above = x.gather(1, columns[at]) > self.threshold.flatten()[at]
+            node = 2 * node + 1 + above
+        leaves = self.leaf.flatten()[tree * (nodes + 1) + node - nodes]
+        return torch.cat([x, leaves.unflatten(1, (-1, self.sums)).sum(dim=1)], dim=1)
+
+
 class Hog(nn.Module):
     """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1.
 

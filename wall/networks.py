@@ -18,7 +18,7 @@ from torch import nn
 
 from .errors import InvalidInput, MissingData
 from .hog import cell_size, dimensions
-from .layers import Beside, Bins, Decision, Enlarged, Fourier, Hog, Stages
+from .layers import Beside, Bins, Decision, Enlarged, Fourier, Hog, Stages, Trees
 from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import timm.models
 
 FOURIER, BINS = 1024, 1024  # random features; bins of all columns together
+TREES = 400, 4  # for each class; levels of one
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
@@ -303,8 +304,9 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
     "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
     "bins": lambda shape, count: Backbone(Bins(shape[0], BINS), shape[0] + BINS, count),
+    "trees": lambda shape, count: Backbone(Trees(count, *TREES), shape[0] + count, count),
 }
-VECTORS = ("mlp", "linear", "fourier", "bins")
+VECTORS = ("mlp", "linear", "fourier", "bins", "trees")
 
 
 def efficientnet_lite0(

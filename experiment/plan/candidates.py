@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ...student.asking.boosted import TREES
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.sums import (
     MAX_NEIGHBOURS,
@@ -27,7 +28,8 @@ S = TypeVar("S", bound=SampledVotes)
 
 def neighbourly(view: View) -> bool:
     """Whether near rows are alike in these features: they are few, or whitened."""
-    return bool(view.whiten) or view.dimensions <= tuning.PLAIN
+    few = view.dimensions <= tuning.PLAIN and view.features != TREES
+    return bool(view.whiten) or few
 
 
 def cells(mechanism: ReverseKnn, view: View) -> list[ReverseKnn]:

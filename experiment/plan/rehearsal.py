@@ -14,6 +14,7 @@ import numpy as np
 
 from ...student.asking.ask_cells import cluster
 from ...student.asking.ask_matrices import ask_matrices
+from ...student.asking.boosted import TREES
 from ...student.asking.features import (
     BINS,
     MAX_ROWS,
@@ -79,7 +80,8 @@ class Rehearsal:
     """Rehearses rounds on public rows, for as many records as the goal expects.
 
     ``settings``: with one name of features, which are computed once; ``public``: inputs to ask
-    about; ``scratch``: a folder for cells. Underlined: what was computed already.
+    about, which have the columns of trees beside their own where features are trees, as the
+    labelled ones have; ``scratch``: a folder for cells. Underlined: what was computed already.
     """
 
     settings: PublicSide
@@ -111,7 +113,7 @@ class Rehearsal:
     def computed(self) -> tuple[np.ndarray, np.ndarray]:
         """Features of the public and of the labelled rows, float32 [n, d], as they are."""
         public, labelled = self.public, self.labelled.inputs
-        if self._box:
+        if self._box or self.settings.features == TREES:
             return public, labelled
         spec = first_extractor(self.settings, self.task, public)
         first, second = (
@@ -155,7 +157,7 @@ class Rehearsal:
         spread_in = principal_axes(public[:MAX_ROWS], public.shape[1])[1].shape[1]
         axes = max(1, min(spread_in, int(len(public) * axes_a_row(first.features))))
         counts = sorted({min(count, axes) for count in tuning.WHITENED})
-        tried = [whiten] if whiten or first.features == BINS else [0, *counts]
+        tried = [whiten] if whiten or first.features in (BINS, TREES) else [0, *counts]
         return tuple(replace(first, whiten=count, axes=axes) for count in tried)
 
     @cached_property

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...student.asking.boosted import TREES, Boosted, boosted, lacking
 from ...student.asking.features import BINS, FOURIER, first_extractor
 from ...student.learning import check_student
 from ...student.public_settings import STAGES, PublicSide
@@ -114,10 +115,12 @@ def search(
 
     Raises InvalidInput if there is nothing to rehearse on, BudgetRefused if nothing is affordable.
     """
+    learned = public.labels if settings.taught else None
+    trees = boosted(public.inputs, learned, task.num_classes)
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
-            _rehearsal(named, task, public, goal, progress, Path(scratch))
-            for named in by_features(settings, task, public)
+            _rehearsal(named, task, _seen(public, named, trees), goal, progress, Path(scratch))
+            for named in by_features(settings, task, public, trees)
         ]
         by_name = {stage.settings.features: stage for stage in prepared}
         rows = RehearsalRows(
@@ -199,7 +202,18 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     return mechanisms
 
 
-def by_features(settings: PublicSide, task: Task, public: PublicData) -> list[PublicSide]:
+def _seen(public: PublicData, settings: PublicSide, trees: Boosted | None) -> PublicData:
+    """The rows that a rehearsal sees by these features: trees add what they say of public ones."""
+    if settings.features != TREES:
+        return public
+    if trees is None:
+        raise lacking()
+    return replace(public, inputs=trees.beside(public.inputs))
+
+
+def by_features(
+    settings: PublicSide, task: Task, public: PublicData, trees: Boosted | None = None
+) -> list[PublicSide]:
     """The settings with each kind of features that its rows and its student allow."""
     if settings.features != "auto":
         return [settings]
@@ -207,6 +221,8 @@ def by_features(settings: PublicSide, task: Task, public: PublicData) -> list[Pu
         by_name = [replace(settings, features="raw")]
         if task.input_shape[0] <= tuning.CURVED:
             by_name += [replace(settings, features=name) for name in (FOURIER, BINS)]
+        if trees is not None and not settings.whiten:
+            by_name.append(replace(settings, features=TREES))
         if task.input_shape[0] < tuning.EMBEDDED and not settings.whiten:
             by_name.append(replace(settings, features="box", box=public_box(public.inputs)))
         return by_name
@@ -229,7 +245,7 @@ def _rehearsal(
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network = settings.features not in ("hog", "raw", "box", FOURIER, BINS)
+    network = settings.features not in ("hog", "raw", "box", FOURIER, BINS, TREES)
     seed = settings.seed
     most = tuning.MAX_NETWORK if network else tuning.MAX_LABELLED
     rows = np.random.default_rng(seed).permutation(len(public.inputs))

@@ -16,7 +16,6 @@ def baselines(public: PublicRows) -> Baselines | None:
     if space.kind != "class" or not len(truth):
         return None
     counts = np.bincount(truth, minlength=len(space.names))
-    alone = None if public.learned is None else public.labelled(public.first)
     free = None
     if len(truth) >= MIN_LABELLED:
         chosen = np.random.default_rng(0).permutation(len(truth))[:MOST]
@@ -25,6 +24,6 @@ def baselines(public: PublicRows) -> Baselines | None:
         free = labelled(features, truth[chosen], length, len(space.names))
     return Baselines(
         frequent=(space.names[int(counts.argmax())], float(counts.max() / counts.sum())),
-        public=None if alone is None else alone.right,
+        public=public.alone(public.first),
         no_privacy=None if free is None else free.right,
     )

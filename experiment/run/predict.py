@@ -11,6 +11,7 @@ import torch
 
 from ...student.asking.ask import ask
 from ...student.asking.asking_round import AskingRound
+from ...student.asking.boosted import TREES, boosted
 from ...student.asking.features import (
     BINS,
     PublicFeatures,
@@ -72,10 +73,13 @@ def predict(
     torch.set_num_threads(settings.threads)
     task, form = describe(side.data), schedule.mechanism_of(1).query_form
     asked = _rows(queries, task)
-    learns = settings.whiten or settings.features == BINS or form.matrix or form.basis
+    cut = settings.features in (BINS, TREES)
+    learns = settings.whiten or cut or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
+    labels = public.labels if public and settings.taught else None
+    trees = None if public is None else boosted(public.inputs, labels, task.num_classes)
     rows = {"public": public.inputs if public else asked, "asked": asked}
-    features = PublicFeatures(settings, rows, console.progress)
+    features = PublicFeatures(settings, rows, console.progress, trees)
     folder = RunFolder(out.with_suffix(".fit"))
     folder.ledger = out.with_suffix(".ledger.sqlite")
     left_out = out.with_suffix(".left_out.json")
@@ -83,7 +87,7 @@ def predict(
         teacher.export(folder.ledger)
         plan = folder.plan()
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        first = first_extractor(settings, task, public.inputs if public else None)
+        first = first_extractor(settings, task, public.inputs if public else None, trees)
         if form.matrix is None or public is None:
             start = whitened(first, settings.whiten, features.plain)
             extractor = extractor_of_round(start, form, features.plain)
@@ -100,7 +104,7 @@ def predict(
                 data=public,
                 first=first,
                 features=features,
-                learned=public.labels if settings.taught else None,
+                learned=labels,
             )
             watch = Watch(
                 teacher=teacher,

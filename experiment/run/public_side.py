@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 
+from ...student.asking.boosted import boosted
 from ...student.asking.features import PublicFeatures, first_extractor
 from ...student.asking.public_rows import PublicRows
 from ...student.learning import check_student
@@ -29,18 +30,20 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
         console.say(warning)
     for line in _untested(public, task.labels):
         console.say(line)
-    extractor = first_extractor(settings, task, public.inputs)
+    learned = public.labels if settings.taught else None
+    trees = boosted(public.inputs, learned, task.num_classes)
+    extractor = first_extractor(settings, task, public.inputs, trees)
     check_student(settings.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
-    learned = public.labels if settings.taught else None
     return PublicRows(
         settings=settings,
         task=task,
         # No metric is of rows that were trained on
         data=public if learned is None else replace(public, labels=None),
         first=extractor,
-        features=PublicFeatures(settings, rows, console.progress),
+        features=PublicFeatures(settings, rows, console.progress, trees),
         learned=learned,
+        trees=trees,
     )
 
 

@@ -49,14 +49,14 @@ class PrivateScore:
 class Baselines:
     """What a classifier is compared with, by public rows alone: shares of right rows, in 0..1.
 
-    ``frequent``: the most frequent class of the test rows, and its share. ``public``: logistic
-    regression on the labels of public rows that are learned, cross-validated; None without any.
-    ``no_privacy``: the same on the test rows, a forecast of what labels without noise would give;
-    None of few rows.
+    ``frequent``: the most frequent class of the test rows, and its share. ``public``: what gives
+    most of the public labels that are learned, and its share, cross-validated; None without any.
+    ``no_privacy``: logistic regression on the test rows, a forecast of what labels without noise
+    would give; None of few rows.
     """
 
     frequent: tuple[str, float]
-    public: float | None
+    public: tuple[str, float] | None
     no_privacy: float | None
 
     def text(self) -> str:
@@ -64,7 +64,8 @@ class Baselines:
         name, share = self.frequent
         text = f"always {name!r} {100 * share:.1f}%"
         if self.public is not None:
-            text += f", public labels alone {100 * self.public:.1f}%"
+            by, share = self.public
+            text += f", public labels alone {100 * share:.1f}% by {by}"
         if self.no_privacy is not None:
             text += f", no privacy about {100 * self.no_privacy:.0f}%"
         return text

@@ -38,11 +38,12 @@ def public_alone(public: PublicRows, extractor: ExtractorSpec) -> str | None:
 
     ``extractor``: of the first round.
     """
-    if public.learned is None or (known := public.labelled(extractor)) is None:
+    if public.learned is None or (alone := public.alone(extractor)) is None:
         return None
+    name, right = alone
     return (
-        f"public labels alone: {100 * known.right:.1f}% right by logistic regression on "
-        f"{len(known.labels)} rows, cross-validated. They are learned beside the released ones "
+        f"public labels alone: {100 * right:.1f}% right by {name}, cross-validated on "
+        f"{int((public.learned >= 0).sum())} rows. They are learned beside the released ones "
         "(--public_labels metrics: they serve metrics alone)"
     )
 

@@ -28,6 +28,7 @@ from ...wall.progress import Progress, TaskProgress
 from ...wall.questions import QueryForm
 from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
 from ..public_settings import STAGES, TIMM, FirstFeatures
+from .boosted import TREES, Boosted, lacking
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
 BINS, ALL_BINS = "bins", 1024  # the same
@@ -101,15 +102,26 @@ def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 class PublicFeatures:
-    """Plain and quantised features of ``rows`` by name; "public" are a run's public ones."""
+    """Plain and quantised features of ``rows`` by name; "public" are a run's public ones, of whose
+    labels ``trees`` are.
+    """
 
     def __init__(
-        self, computing: Computing, rows: Mapping[str, np.ndarray], progress: Progress
+        self,
+        computing: Computing,
+        rows: Mapping[str, np.ndarray],
+        progress: Progress,
+        trees: Boosted | None = None,
     ) -> None:
         self._computing, self.rows, self._progress = computing, rows, progress
+        self._trees = trees
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
-        """float [n, d]: features before they are centred."""
+        """float [n, d]: features before they are centred. No tree has seen the public row that it
+        is asked about.
+        """
+        if spec.backbone == TREES and rows == "public" and self._trees is not None:
+            return self._trees.beside(self.rows[rows])
         progress = partial(self._progress, f"features of {rows} rows")
         return plain_features(self._computing, spec, self.rows[rows], progress)
 
@@ -131,19 +143,23 @@ Plain = Callable[[ExtractorSpec], np.ndarray]
 
 
 def first_extractor(
-    first: FirstFeatures, task: Task, rows: np.ndarray | None = None
+    first: FirstFeatures,
+    task: Task,
+    rows: np.ndarray | None = None,
+    trees: Boosted | None = None,
 ) -> ExtractorSpec:
     """The features of the first round, before they are whitened.
 
-    ``rows``: PUBLIC ones, float32 [n, d], which bins are cut by; other features need none.
+    ``rows``: PUBLIC ones, float32 [n, d], which bins are cut by; ``trees``: of the labels of PUBLIC
+    rows, for features of this name. Other features need neither.
     Raises InvalidInput if they do not fit the inputs, MissingData if weights are missing.
     """
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
         name = "hog" if images else "raw"
-    if (name in ("raw", "box", FOURIER, BINS)) == images:
+    if (name in ("raw", "box", FOURIER, BINS, TREES)) == images:
         networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, raw, box, fourier or bins for feature vectors"
+        rule = f"hog, {networks} for images, raw, box, fourier, bins or trees for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
         return box_extractor(first.box, task)
@@ -153,6 +169,10 @@ def first_extractor(
         if rows is None:
             raise InvalidInput("features", "not bins where no public rows are read", name)
         return _bins_extractor(task, rows)
+    if name == TREES:
+        if trees is None:
+            raise lacking()
+        return _beside_columns(TREES, trees.tensors, trees.held.shape[1], task)
     if name in ("efficientnet_lite0", STAGES):
         from ...wall.networks import efficientnet_lite0  # torch
 
@@ -202,10 +222,17 @@ def _bins_extractor(task: Task, rows: np.ndarray) -> ExtractorSpec:
         height[bins] = 1 / math.sqrt(1 - float((shares**2).sum()))
         first = bins.stop
     tensors = {"weight": weight, "lower": lower, "upper": upper, "height": height}
-    width = columns + ALL_BINS
+    return _beside_columns(BINS, tensors, ALL_BINS, task)
+
+
+def _beside_columns(
+    name: str, tensors: dict[str, np.ndarray], added: int, task: Task
+) -> ExtractorSpec:
+    """The network of that name, which gives vectors with so many columns ``added``."""
+    width = task.input_shape[0] + added
     content = _network({f"trunk.{name}": v for name, v in tensors.items()}, width, task.num_classes)
     scale = RAW_UNIT * math.sqrt(width)
-    return ExtractorSpec(BINS, task.input_shape, task.num_classes, content, scale=scale)
+    return ExtractorSpec(name, task.input_shape, task.num_classes, content, scale=scale)
 
 
 def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:

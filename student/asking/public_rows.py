@@ -9,6 +9,7 @@ from ...wall.features.embedder import unit_length
 from ...wall.messages import ExtractorSpec
 from ..linear.labelled import Labelled, labelled
 from ..public_settings import PublicSide
+from .boosted import Boosted
 from .features import PublicFeatures
 
 MIN_LABELLED = 100  # rows that tell how frequent classes are
@@ -20,7 +21,7 @@ class PublicRows:
 
     ``first``: features of the first round, before they are whitened. ``learned``: labels of public
     rows that are learned beside the released ones, int64 [n], -1 elsewhere; None if labels of
-    public rows serve metrics alone.
+    public rows serve metrics alone. ``trees``: of these labels; None if they tell too little.
     """
 
     settings: PublicSide
@@ -29,6 +30,7 @@ class PublicRows:
     first: ExtractorSpec
     features: PublicFeatures
     learned: np.ndarray | None = None
+    trees: Boosted | None = None
 
     @property
     def class_shares(self) -> np.ndarray | None:
@@ -49,3 +51,15 @@ class PublicRows:
         features = self.features.quantised(extractor)
         length = unit_length(extractor, features.shape[1])
         return labelled(features, self.learned, length, self.task.num_classes)
+
+    def alone(self, extractor: ExtractorSpec) -> tuple[str, float] | None:
+        """The best classifier of the labels that are learned, without private rows, and its share.
+
+        The share of right labels is cross-validated. The classifier is boosted trees, or logistic
+        regression on these features. None if neither learns anything.
+        """
+        if self.learned is None or (known := self.labelled(extractor)) is None:
+            return None
+        if self.trees is not None and self.trees.right > known.right:
+            return "boosted trees", self.trees.right
+        return f"logistic regression on {extractor.backbone} features", known.right

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
-_VECTORS = "raw box mlp linear fourier bins"
+_VECTORS = "raw box mlp linear fourier bins trees"
 _IMAGES = "hog small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3 efficientnet_lite0"
 OWN_BACKBONES = (*_VECTORS.split(), *_IMAGES.split(), "efficientnet_lite0_stages")
 RANGES = {

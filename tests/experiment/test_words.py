@@ -88,13 +88,12 @@ def test_missing_private_rows_are_noticed_before_the_rehearsal(table: list[str],
 
 
 def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
-    beside = Baselines(frequent=("good", 0.745), public=0.7, no_privacy=0.81)
+    beside = Baselines(frequent=("good", 0.745), public=("boosted trees", 0.7), no_privacy=0.81)
     line = result_line(made_summary(test_accuracy=0.52, baselines=beside), Path("run"))
     assert "52.00%, BELOW THE MOST FREQUENT CLASS (always 'good' 74.5%, public labels" in line
     better = result_line(made_summary(test_accuracy=0.8, baselines=beside), Path("run"))
-    assert (
-        "80.00% (always 'good' 74.5%, public labels alone 70.0%, no privacy about 81%) at" in better
-    )
+    alone = "public labels alone 70.0% by boosted trees"
+    assert f"80.00% (always 'good' 74.5%, {alone}, no privacy about 81%) at" in better
 
 
 def test_the_rehearsal_s_table_is_ten_lines_the_chosen_one_first() -> None:

@@ -113,7 +113,7 @@ def test_fourier_features_have_the_gaussian_kernel() -> None:
     squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
     expected = np.exp(-squares / 2 / (0.5 * (2 * 6) ** 0.5) ** 2)
     assert np.abs(products - expected).max() < 5 / 1024**0.5
-    with pytest.raises(InvalidInput, match="fourier or bins for feature vectors"):
+    with pytest.raises(InvalidInput, match="bins or trees for feature vectors"):
         first_extractor(FirstFeatures(features="fourier"), Task(task.labels, (8, 8, 1)))
 
 

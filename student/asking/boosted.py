@@ -1,0 +1,130 @@
+"""Boosted trees of labelled PUBLIC rows: what they say alone, and columns beside those of a row.
+
+The logits of a labelled row are by trees that have not seen it, since a private row's are, too.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import StratifiedKFold
+from threadpoolctl import threadpool_limits
+
+from ...wall.errors import InvalidInput
+from ..linear.measure import MAX_ROWS
+from ..linear.tuning import FOLDS
+
+TREES, DEPTH, NODES = "trees", 4, 15  # as wall.networks has them: name, levels, nodes above leaves
+STEPS = 100  # of the boosting
+LEAST_ROWS, MOST_COLUMNS, MOST_CLASSES = 100, 100, 30  # else they learn little, or take too long
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """Boosted trees of PUBLIC rows with labels.
+
+    Args:
+        tensors: of the trunk of the network TREES, float32: those of all folds, whose sum is the
+            mean of what the folds say.
+        held: the logits of all PUBLIC rows, float32 [n, c], in the unit of the tensors.
+        right: share of the labels that these give.
+    """
+
+    tensors: dict[str, np.ndarray] = field(repr=False)
+    held: np.ndarray = field(repr=False)
+    right: float
+
+    def beside(self, rows: np.ndarray) -> np.ndarray:
+        """Features of all PUBLIC ``rows``, float32 [n, d], in their order: float32 [n, d + c]."""
+        return np.concatenate([rows, self.held], axis=1)
+
+
+def boosted(rows: np.ndarray, labels: np.ndarray | None, classes: int) -> Boosted | None:
+    """Trees of PUBLIC rows, float32 [n, d], with ``labels``, int64 [n], -1 for none.
+
+    None of images, of many columns or classes, and of few labels.
+    """
+    if labels is None or rows.ndim != 2:
+        return None
+    if rows.shape[1] > MOST_COLUMNS or classes > MOST_CLASSES:
+        return None
+    known = np.flatnonzero(labels >= 0)[:MAX_ROWS]
+    present = np.flatnonzero(np.bincount(labels[known], minlength=classes) >= FOLDS)
+    known = known[np.isin(labels[known], present)]
+    if len(known) < LEAST_ROWS or len(present) < 2:
+        return None
+    x, y = rows[known], labels[known]
+    folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y))
+    with threadpool_limits(limits=1):  # so that a resumed run has the same ones
+        models = [_model().fit(x[others], y[others]) for others, _ in folds]
+        said = [_logits(model, rows, classes) for model in models]
+    held = np.mean(said, axis=0)
+    for own, (_, fold) in zip(said, folds, strict=True):
+        held[known[fold]] = own[known[fold]]
+    spread = held.var(axis=0).sum()
+    unit = (x.var(axis=0).sum() / spread) ** 0.5 if spread else 1.0
+    right = (present[held[known][:, present].argmax(axis=1)] == y).mean()
+    parts = [_tensors(model, classes, unit / FOLDS) for model in models]
+    tensors = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return Boosted(tensors=tensors, held=(unit * held).astype(np.float32), right=float(right))
+
+
+def lacking() -> InvalidInput:
+    """The error for features of trees where there are none."""
+    rows = f"at least {LEAST_ROWS} labelled public rows of at most {MOST_COLUMNS} columns"
+    rule = f"another one, or public_labels: train and {rows} and {MOST_CLASSES} classes"
+    return InvalidInput("features", rule, TREES)
+
+
+def _model() -> HistGradientBoostingClassifier:
+    return HistGradientBoostingClassifier(
+        max_iter=STEPS, max_depth=DEPTH, early_stopping=False, random_state=0
+    )
+
+
+def _own(model: HistGradientBoostingClassifier) -> np.ndarray:
+    """The classes that a model has trees of: of two the second."""
+    return np.asarray(model.classes_ if len(model.classes_) > 2 else model.classes_[1:])
+
+
+def _logits(model: HistGradientBoostingClassifier, rows: np.ndarray, classes: int) -> np.ndarray:
+    """float64 [n, c], 0 for classes without trees."""
+    said, own = np.zeros((len(rows), classes)), _own(model)
+    said[:, own] = model.decision_function(rows).reshape(-1, len(own))
+    return said
+
+
+def _tensors(
+    model: HistGradientBoostingClassifier, classes: int, unit: float
+) -> dict[str, np.ndarray]:
+    """A model's trees as complete ones, one of each class in turn, whose leaves add up to the
+    logits times ``unit``.
+
+    A float32 is above a threshold if it is above the next float32 below that. A leaf above the last
+    level goes to the left, as nothing is above the largest float32.
+    """
+    column = np.zeros((STEPS * classes, NODES))
+    threshold, leaf = np.full(column.shape, LARGEST), np.zeros((len(column), NODES + 1))
+    own = _own(model)
+    for step, trees in enumerate(model._predictors):
+        for kind, tree in zip(own, trees, strict=True):
+            number, left = step * classes + kind, [(0, 0, DEPTH)]
+            while left:
+                node, place, levels = left.pop()
+                found = tree.nodes[node]
+                if found["is_leaf"]:
+                    leaf[number, ((place + 1) << levels) - 1 - NODES] = found["value"]
+                    continue
+                column[number, place] = found["feature_idx"]
+                threshold[number, place] = found["num_threshold"]
+                left.append((found["left"], 2 * place + 1, levels - 1))
+                left.append((found["right"], 2 * place + 2, levels - 1))
+    leaf[own] += np.reshape(model._baseline_prediction, (-1, 1))
+    below = np.clip(threshold, -LARGEST, LARGEST).astype(np.float32)
+    below = np.where(below > threshold, np.nextafter(below, np.float32(-LARGEST)), below)
+    return {
+        "column": column.astype(np.float32),
+        "threshold": below,
+        "leaf": (unit * leaf).astype(np.float32),
+    }
