@@ -49,7 +49,7 @@ def test_the_orders_that_are_left_out_do_not_attain_the_minimum(sigma, gamma):
         noise = {"sigma": sigma, "sample_rate": gamma}
         winner = Release("a", "argmax", noise | ({} if swap else {"swap": False}), 1)
         for count in (1, 30, 1000, 10**6):
-            total = accountant._total([winner], [count], ORDERS)
+            total = accountant.total_rdp([winner], [count], ORDERS)
             everywhere = epsilon_from_rdp(ORDERS, total, 1e-5)
             found = accountant.odometer(plan_of(winner), [count])
             assert found == pytest.approx(everywhere[0], rel=1e-12)
