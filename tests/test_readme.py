@@ -1,5 +1,6 @@
 """What the documentation promises is there: commands, settings, files, links; its notebook runs."""
 
+import argparse
 import contextlib
 import fnmatch
 import io
@@ -7,6 +8,7 @@ import json
 import re
 import shlex
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,14 +37,32 @@ SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # 
 EXAMPLE = "own.yaml"  # stands for the reader's own configuration
 
 
+class Finished(Exception):
+    """A program has read its options."""
+
+
 def code_lines(page: Path, program: str) -> list[str]:
     """Arguments of every example of a program in a page's indented code."""
     text = re.sub(r" \\\n +", " ", page.read_text())  # one line, where a backslash continues it
     return [arguments for name, arguments in COMMAND.findall(text) if name == program]
 
 
+RESULTS = REPOSITORY / "benchmarks" / "results"
+MEASURED = {  # the commands that a result's file has
+    run["command"].removeprefix("OMP_NUM_THREADS=1 ")
+    for path in RESULTS.glob("*.json")
+    for run in json.loads(path.read_text())["runs"]
+}
 EXAMPLES = sorted(
-    {line for page in (README, TUTORIAL, GUIDE) for line in code_lines(page, "labelwall")}
+    {line for page in PAGES for line in code_lines(page, "labelwall")}
+    | {line.removeprefix("labelwall ") for line in MEASURED if line.startswith("labelwall ")}
+)
+PYTHON = re.compile(
+    r"\bpython ((?:-m (?:benchmarks|tests|labelwall)|benchmarks|docs|tests)[^`#|\n]*)"
+)
+PROGRAMS = sorted(
+    {line.strip() for page in PAGES for line in PYTHON.findall(page.read_text())}
+    | {line.removeprefix("python ") for line in MEASURED if line.startswith("python ")}
 )
 
 
@@ -71,6 +91,29 @@ def test_an_example_is_valid(line: str) -> None:
         assert parse_cells(words)[0]
     elif "--config" in words:
         assert parse(words, command, options=options_of(command))[0].rounds
+
+
+@pytest.mark.parametrize("line", PROGRAMS)
+def test_a_program_of_ours_has_these_options(line: str, monkeypatch) -> None:
+    """Benchmarks read what a page gives them, placeholders too; any program is there."""
+    words = shlex.split(line.removeprefix("-m "))
+    name = words[0].removesuffix(".py").replace("/", ".")
+    path = REPOSITORY / f"{name.removeprefix('labelwall.').replace('.', '/')}.py"
+    assert path.exists()
+    if not name.startswith("benchmarks."):
+        return
+    if "ArgumentParser" not in path.read_text() and "feature_options" not in path.read_text():
+        assert not words[1:]
+        return
+    read = argparse.ArgumentParser.parse_args
+
+    def only_read(parser: argparse.ArgumentParser, *_: object) -> None:
+        read(parser, words[1:])
+        raise Finished
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_read)
+    with pytest.raises(Finished):
+        import_module(f"labelwall.{name}").main()
 
 
 def test_the_methods_page_names_every_kind() -> None:

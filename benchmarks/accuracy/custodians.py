@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from labelwall.benchmarks.accuracy.shift import Split, texts, vectors
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.teacher.service.keys import Keys
 
 COMMAND = (sys.executable, "-m", "labelwall.pipeline")
@@ -87,7 +88,8 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=0.5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--uneven", action="store_true", help="classes have uneven shares")
-    options = parser.parse_args()
+    add_record(parser)
+    options, measured = parser.parse_args(), []
     options.scratch.mkdir(parents=True, exist_ok=True)
     if options.rows is None:
         rows = texts()
@@ -116,6 +118,12 @@ def main() -> None:
         with options.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
+        kind = options.rows.stem if options.rows else "docstrings"
+        about = [kind, "uneven" if options.uneven else "equal", count]
+        measured.append([*about, percent([together]), percent([alone]) if count > 1 else None])
+    if options.record:
+        columns = ("rows", "shares", "custodians", "together", "the first alone")
+        record("custodians", columns, measured, keys=3, seeds=[options.seed])
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from labelwall.benchmarks.shared.ind_knn_choice import (
 )
 from labelwall.benchmarks.shared.kept import kept
 from labelwall.benchmarks.shared.linear_sgd import CLASSES, DELTA, RATES, train
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
+    add_record(parser)
     report(parser.parse_args())
 
 
@@ -172,6 +174,14 @@ def report(options: argparse.Namespace) -> None:
     measured = private_table(
         exam, chosen, options, own, {"naive kNN": naive, "Linear NoisySGD": sgd}
     )
+    if options.record:
+        names = ("Ind-KNN", "Private-kNN", "naive kNN", "Linear NoisySGD")
+        rows = [
+            [options.cache.name, epsilon, *(percent(measured[n][i]) for n in names), percent(own)]
+            for i, epsilon in enumerate(options.epsilons)
+        ]
+        columns = ("features", "epsilon", *names, "Ind-KNN, no privacy")
+        record("ind_knn_accuracy", columns, rows, keys=2, seeds=[options.seed])
     flat = {"plain kNN, not private": best, "Ind-KNN without noise": float(np.median(own))}
     series = {name: (options.epsilons, shares) for name, shares in measured.items()}
     draw_medians(options.out, series, f"epsilon at delta = {DELTA:g}", flat)  # UAI23 Figure 1a

@@ -30,6 +30,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import softmax
 
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.benchmarks.shared.tables import keel
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.student.asking.features import linear_power, principal_axes
@@ -54,6 +55,7 @@ from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.matrices import MAX_ENTRY
 
 DELTA = 1e-5
+COLUMNS = ("data", "private rows", "epsilon", "private_linear", "Linear NoisySGD")
 CLIP = 0.1  # of a record's gradient
 STEPS, RATES = (10, 40, 100), (1.0, 4.0, 16.0, 64.0)  # of the peer's grid
 BLOCK = 4096  # rows that the peer looks at together
@@ -218,9 +220,10 @@ def main() -> None:
     parser.add_argument("--public", type=int, help="public rows; half of the test rows by default")
     parser.add_argument("--attributes", action="store_true", help="Fashion-MNIST's attributes")
     parser.add_argument("--alone", action="store_true", help="without the peer")
+    add_record(parser)
     options = parser.parse_args()
     if options.table:
-        kinds = [table(options.table)]
+        kinds, caches = [table(options.table)], []
     else:
         caches = [options.cache, *([options.beside] if options.beside else [])]
         kinds = [(rows_of(cache, "train"), rows_of(cache, "test")) for cache in caches]
@@ -239,15 +242,21 @@ def main() -> None:
     print("| epsilon | axes, steps | private_linear | steps, rate | Linear NoisySGD |")
     print("|---|---|---|---|---|")
     units = unit(private, public), unit(labelled, public), unit(test, public)
+    data, rows = options.table or " beside ".join(cache.name for cache in caches), []
     for epsilon in options.epsilons:
         used = chosen(epsilon, len(private[0]), len(public), classes)
-        ours = spread([accuracy(used, private, public, test) for _ in range(options.seeds)])
-        print(f"| {epsilon:g} | {used.axes}, {used.steps} | {ours} |", end="", flush=True)
+        ours = [accuracy(used, private, public, test) for _ in range(options.seeds)]
+        print(f"| {epsilon:g} | {used.axes}, {used.steps} | {spread(ours)} |", end="", flush=True)
+        rows.append([data, len(private[0]), epsilon, percent(ours), None])
         if options.alone or not classes:
             print(flush=True)
             continue
         best, theirs = peer(*units, epsilon, options.seeds)
+        rows[-1][-1] = percent(theirs)
         print(f" {best.steps}, {best.rate:g} | {spread(theirs)} |", flush=True)
+    if options.record:
+        name = "linear_attributes" if options.attributes else "linear_accuracy"
+        record(name, COLUMNS, rows, keys=3, seeds="fresh noise")
 
 
 if __name__ == "__main__":

@@ -23,12 +23,14 @@ import numpy as np
 
 import labelwall as lw
 from labelwall.benchmarks.accuracy.shift import texts
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.linear.stored import stored_probabilities
 from labelwall.student.round_files import CLASSIFIER
 from labelwall.wall.features.embedder import Embedder
 
 PERIODS, EPSILON = 12, 2.0
+SHOWN = (1, 2, 3, 6, 9, 12)  # months of the result's file
 PRIVATE, PUBLIC, TEST = 6_000, 800, 2_000
 # Hardly trained: the released classifier is what is measured.
 STUDENT = {"backbone": "linear", "steps": 20, "batch_unlabelled": 16, "doubtful_folds": 0}
@@ -83,17 +85,28 @@ def main() -> None:
     parser.add_argument("--axes", type=int, default=64)
     parser.add_argument("--reserve", type=float)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    add_record(parser)
     given = parser.parse_args()
     if given.rows is None:
         x, y = texts()
     else:
         with np.load(given.rows) as stored:
             x, y = stored["x"].astype(np.float32), stored["y"].astype(np.int64)
+    measured = dict[tuple[str, int], dict[int, float | None]]()
     for seed in given.seeds:
         for entry in fits(x, y, given.axes, given.reserve, seed, given.scratch):
             with given.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
             print(f"seed {seed}, {entry['kind']}, month {entry['month']}: {entry['right']:.1%}")
+            updates = f"`--reserve {given.reserve}`" if given.reserve else "equal parts"
+            budget = updates if entry["kind"] == "update" else "the whole epsilon once"
+            known = measured.setdefault((budget, seed), {})
+            known[entry["month"]] = percent([entry["right"]])
+    if given.record:
+        name = given.rows.stem if given.rows else "docstrings"
+        rows = [[name, *key, *map(known.get, SHOWN)] for key, known in measured.items()]
+        columns = ("rows", "budget", "seed", *map(str, SHOWN))
+        record("periods", columns, rows, keys=3, seeds=given.seeds)
 
 
 if __name__ == "__main__":

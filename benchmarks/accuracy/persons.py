@@ -35,6 +35,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from labelwall.benchmarks.shared.record import add_record, record
 from labelwall.benchmarks.shared.vote_plans import planned_votes
 from labelwall.benchmarks.speed.person_search import SIZE, alike
 from labelwall.experiment.plan.planner import Goal
@@ -55,6 +56,7 @@ from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
 from labelwall.wall.questions import Round
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
+WAYS = ("row", "group", "person", "person (claimed)")
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise
 LENGTH = RAW_UNIT * math.sqrt(AXES)
 SEEN = ExtractorSpec("raw", (AXES,), CLASSES)  # whose vectors have that length
@@ -311,7 +313,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     kinds = ["private_knn", "reverse_knn", "private_linear", "NoisySGD"]
     parser.add_argument("--mechanisms", nargs="+", default=kinds, choices=kinds)
-    options = parser.parse_args()
+    add_record(parser)
+    options, rows_measured = parser.parse_args(), []
     held = vectors(options.data, options.cache, max(options.persons))
     print("| persons | made | epsilon | mechanism | for | test accuracy, median (range) |")
     print("|---|---|---|---|---|---|", flush=True)
@@ -327,7 +330,14 @@ def main() -> None:
                 for (kind, way), each in found.items():
                     spread = f"{np.median(each):.1f}% ({min(each):.1f} to {max(each):.1f})"
                     print(f"| {people:,} | {how} | {epsilon:g} | {kind} | {way} | {spread} |")
+                for kind in options.mechanisms:
+                    each = [found.get((kind, way)) for way in WAYS]
+                    medians = [known and round(float(np.median(known)), 1) for known in each]
+                    rows_measured.append([kind, people, how, epsilon, *medians])
                 print(f"<!-- {time.process_time() - started:.0f} s of CPU -->", flush=True)
+    if options.record:
+        columns = ("mechanism", "persons", "made", "epsilon", *WAYS)
+        record("persons", columns, rows_measured, keys=4, seeds=options.seeds)
 
 
 if __name__ == "__main__":

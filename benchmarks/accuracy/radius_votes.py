@@ -19,6 +19,7 @@ import numpy as np
 from labelwall.benchmarks.accuracy.ind_knn_accuracy import Exam, spread
 from labelwall.benchmarks.shared.ind_knn_choice import Split, feature_options, read_splits
 from labelwall.benchmarks.shared.linear_sgd import CLASSES, DELTA
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.benchmarks.shared.vote_plans import planned_votes
 from labelwall.experiment.plan.planner import Choice, Goal
 from labelwall.teacher.mechanisms.voters import Voters
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--sets", type=int, default=3)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.25, 0.75])
+    add_record(parser)
     report(parser.parse_args())
 
 
@@ -71,6 +73,7 @@ def report(options: argparse.Namespace) -> None:
     exam = Exam.of(private, sets, length)
     landmarks = public.part(0, LANDMARKS).features.tobytes()
     voters = [replace(each, landmarks=landmarks) for each in exam.voters]
+    rows = []
     print("| epsilon | mechanism | asked | % answered | % right of these | % right | settings |")
     print("|---|---|---|---|---|---|---|")
     for epsilon in options.epsilons:
@@ -82,6 +85,12 @@ def report(options: argparse.Namespace) -> None:
                 for each, part in zip(voters, sets, strict=True)
             ]
             print(row(epsilon, choice, found), flush=True)
+            shares = [(a.answered, a.right / max(a.answered, 1e-9), a.right) for a in found]
+            medians = [percent(each) for each in zip(*shares, strict=True)]
+            rows.append([options.cache.name, epsilon, choice.mechanism.kind, *medians])
+    if options.record:
+        columns = ("features", "epsilon", "mechanism", "answered", "right of these", "right")
+        record("radius_votes", columns, rows, keys=3, seeds="fresh noise")
 
 
 def planned(

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwall.benchmarks.shared.record import add_record, record
 from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.measure import FitSettings
 from labelwall.teacher.accounting.accountant import certified_epsilon
@@ -45,6 +46,7 @@ PRIVATE = 40_000
 PUBLIC = 10_000
 DELTA = 1e-6
 QUERIES = 300
+COLUMNS = ("answers", "setting", "epsilon", "% answered", "RMSE", "MAE", "R2")
 SCALE = ValueLabels(8.0, 15.0)  # $256 to $32,768
 CUTS = ("Fair", "Good", "Very Good", "Premium", "Ideal")
 # From worst to best.
@@ -133,37 +135,32 @@ def voters_of(repeat: int) -> tuple[Voters, np.ndarray]:
     return Voters(index, SCALE.steps(y[:PRIVATE]), 1, features[rows], float(MAX_ENTRY)), y[rows]
 
 
-def lines(repeats: int) -> Iterator[str]:
-    """The table, row by row."""
+def measured(repeats: int) -> Iterator[list]:
+    """The table, row by row, with the cells of COLUMNS."""
     scenes = [voters_of(repeat) for repeat in range(repeats)]
-    yield f"| answers to {QUERIES} queries | epsilon | answered | RMSE | MAE | R2 |"
-    yield "|---|---|---|---|---|---|"
     reference = []
     for voters, truth in scenes:
         near = voters.index.prefix(voters.queries, KNN)
         reference.append((1.0, errors(SCALE.decode(voters.labels[near]).mean(axis=1), truth)))
-    yield _line(f"mean of the {KNN} nearest, no privacy", "", reference)
+    yield _row(f"{KNN} nearest, no privacy", "", None, reference)
     for mechanism in (*MEANS, *MEDIANS, SCREENED):
         found = []
         for voters, truth in scenes:
             labels = answered(mechanism, voters)
             known = labels >= 0
             found.append((float(known.mean()), errors(SCALE.decode(labels[known]), truth[known])))
-        name = "mean" if isinstance(mechanism, PrivateKnnMean) else "median"
-        yield _line(
-            name + (", screened" if mechanism.threshold is not None else ""),
-            _price(mechanism, QUERIES),
-            found,
-        )
+        is_mean = isinstance(mechanism, PrivateKnnMean)
+        noise = f"sigma = {mechanism.sigma_mean}" if is_mean else f"epsilon = {mechanism.epsilon}"
+        name = "mean" if is_mean else "median"
+        name += ", screened" if mechanism.threshold is not None else ""
+        setting = f"k = {mechanism.k}, {noise}"
+        yield _row(name, setting, _price(mechanism, QUERIES), found)
     for epsilon in EPSILONS:
         steps = PrivateLinearValue().steps
         (linear,) = calibrate([Priced(PrivateLinearValue(), steps, steps)], epsilon, DELTA)
         scores = [(1.0, errors(fitted(linear, voters), truth)) for voters, truth in scenes]
-        yield _line(
-            f"linear regression (noise multiplier {linear.noise_multiplier})",
-            _price(linear, steps),
-            scores,
-        )
+        setting = f"sigma = {linear.noise_multiplier:.3g}"
+        yield _row("linear regression", setting, _price(linear, steps), scores)
 
 
 def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
@@ -183,22 +180,24 @@ def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
     return SCALE.decode(labels)
 
 
-def _price(mechanism: Mechanism, asked: int) -> str:
+def _price(mechanism: Mechanism, asked: int) -> float:
     slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
-    return f"{round_up(certified_epsilon(Plan(99.0, DELTA, (slot,)))):.3f}"
+    return round_up(certified_epsilon(Plan(99.0, DELTA, (slot,))))
 
 
-def _line(name: str, epsilon: str, found: list[tuple[float, dict[str, float] | None]]) -> str:
+def _row(
+    name: str,
+    setting: str,
+    epsilon: float | None,
+    found: list[tuple[float, dict[str, float] | None]],
+) -> list:
     """Means over the repeats."""
     scores = [
         np.mean([scores[error] for _, scores in found if scores is not None])
         for error in ("rmse", "mae", "r2")
     ]
-    return (
-        f"| {name} | {epsilon} | {np.mean([share for share, _ in found]):.0%} | "
-        + " | ".join(f"{s:.3f}" for s in scores)
-        + " |"
-    )
+    share = round(100 * float(np.mean([share for share, _ in found])), 1)
+    return [name, setting, epsilon, share, *(round(float(score), 3) for score in scores)]
 
 
 def main() -> None:
@@ -209,12 +208,18 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=5, help="sets of queries, each with fresh draws, a count"
     )
+    add_record(parser)
     options = parser.parse_args()
     if options.export is not None:
         export(options.export)
         return
-    for line in lines(options.repeats):
-        print(line)
+    rows = []
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    for row in measured(options.repeats):
+        rows.append(row)
+        print(f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |", flush=True)
+    if options.record:
+        record("diamonds", COLUMNS, rows, keys=3, seeds="fresh noise")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ line of JSON is appended for each run, and runs that are there are not repeated.
 import argparse
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -49,6 +48,7 @@ from sklearn.linear_model import LogisticRegression
 
 from labelwall.benchmarks.accuracy.linear_accuracy import gaussian_mu
 from labelwall.benchmarks.accuracy.regret_data import docstrings
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.benchmarks.shared.tables import keel
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.run_folder import RunFolder
@@ -88,6 +88,20 @@ COLUMNS = (
     "estimate",
     "one noisy sum",
 )
+NAMED = {  # of cases in the result's file
+    "rare": "a class has 1% of the private, 25% of the public rows",
+    "missing": "public rows of two of the classes",
+    "moved": "public vectors moved by half their length",
+    "column moved": "a public column moved",
+    "column shrunk": "a public column shrunk",
+    "digits": "MNIST, public digits of another scanner",
+    "mono": "solar cells, mono",
+    "mono by poly": "solar cells, mono; public ones poly",
+    "poly": "solar cells, poly",
+    "poly by mono": "solar cells, poly; public ones mono",
+    **{case: f"{case} rows" for case in CASES if case[0].isdigit()},
+    **{change: f"CIFAR-10, public photographs {change}" for change in CHANGES},
+}
 Rows = tuple[np.ndarray, np.ndarray]
 Split = dict[str, np.ndarray]
 
@@ -320,19 +334,16 @@ def lines(out: Path) -> Iterator[dict]:
         yield from map(json.loads, out.read_text().splitlines())
 
 
-def table(runs: list[dict]) -> None:
-    """Medians, in percent; `?` where half of the runs say nothing."""
+def table(runs: list[dict]) -> Iterator[tuple]:
+    """Medians, in percent, printed and given; `?` where half of the runs say nothing."""
     print("| case, epsilon | runs |", " | ".join(COLUMNS), "|")
     print("|---|---|" + "---|" * len(COLUMNS))
     for case, epsilon in sorted({(r["case"], r["epsilon"]) for r in runs}):
         own = [r for r in runs if (r["case"], r["epsilon"]) == (case, epsilon)]
-        cells = []
-        for column in COLUMNS:
-            known = [r[column] for r in own if r[column] is not None]
-            cells.append(
-                f"{100 * statistics.median(known):.1f}" if 2 * len(known) > len(own) else "?"
-            )
-        print(f"| {case}, {epsilon:g} | {len(own)} |", " | ".join(cells), "|")
+        cells = [percent([run[column] for run in own]) for column in COLUMNS]
+        shown = ["?" if cell is None else f"{cell:.1f}" for cell in cells]
+        print(f"| {case}, {epsilon:g} | {len(own)} |", " | ".join(shown), "|")
+        yield case, epsilon, len(own), *cells
 
 
 def main() -> None:
@@ -350,6 +361,7 @@ def main() -> None:
     parser.add_argument("--modules", nargs="*", choices=MODULES, default=[])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add_record(parser)
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
     rows = options.rows or options.scratch / "docstrings.npz"
@@ -377,7 +389,17 @@ def main() -> None:
                 runs.append(key | measure(split, epsilon, seed, options.scratch))
                 with options.out.open("a") as file:
                     file.write(json.dumps(runs[-1]) + "\n")
-    table(runs)
+    rows = [*table(runs)]
+    if not options.record:
+        return
+    if folders := [run for run in runs if run["case"] == "photographs"]:
+        about, shares = ("case", "epsilon", "seed"), ("without privacy", "released", "student")
+        each = [[*map(run.get, about), *(percent([run[n]]) for n in shares)] for run in folders]
+        record("own_folders", (*about, *shares), each, keys=3, seeds=options.seeds)
+    named = [(NAMED.get(case, case), *row) for case, *row in rows if case != "photographs"]
+    if named:
+        columns = ("case", "epsilon", "splits", *COLUMNS)
+        record("shift", columns, named, keys=2, seeds=options.seeds)
 
 
 if __name__ == "__main__":

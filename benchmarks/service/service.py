@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwall.benchmarks.shared.record import add_record, record
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
@@ -210,8 +211,8 @@ def compare_singles(teacher: Teacher, load: Load, setting: Setting, process: int
         )
 
 
-def measure(setting: Setting, queries: int, rounds: int) -> None:
-    """Print a table for one kind of rows."""
+def measure(setting: Setting, queries: int, rounds: int) -> tuple[list, list[list]]:
+    """Print a table for one kind of rows. (Throughput; batch, p50 and p99 of each batch size.)"""
     with tempfile.TemporaryDirectory() as folder:
         here, there = Path(folder) / "here", Path(folder) / "there"
         token = Keys(there).add("bench", "analyst")
@@ -243,6 +244,7 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
             f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   "
             f"ratio {ratio:.2f}, batch {BATCH}"
         )
+        waits = []
         for batch, requests in REQUESTS.items():
             speed, seconds = load.ask(requests * setting.analysts * batch, batch)
             p50, p99 = (1000 * float(np.quantile(seconds, q)) for q in (0.5, 0.99))
@@ -250,6 +252,7 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
                 f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   "
                 f"{speed:8.1f} queries/s   {len(seconds)} requests"
             )
+            waits.append([batch, round(p50), round(p99)])
         ours.send("stop")
         process.join()
         finding = audit(there / "ledger.sqlite")
@@ -260,6 +263,7 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
             f"  audit: {finding.problems or 'no problem'}; no request failed; "
             f"{load.asked:,} new queries, charged {charged}"
         )
+    return [kind.partition(" ")[0].strip(","), round(http), round(ratio, 2)], waits
 
 
 def main() -> None:
@@ -282,15 +286,21 @@ def main() -> None:
         default=2000,
         help="private images of the second table, a count; 0: no such table",
     )
+    add_record(parser)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
     vectors = Setting(options.records, (options.dimensions,), options.analysts, options.threads)
-    measure(vectors, options.queries, options.rounds)
+    throughput, waits = measure(vectors, options.queries, options.rounds)
+    throughputs = [throughput]
     if options.images:
         images = Setting(options.images, (28, 28, 1), options.analysts, options.threads)
-        measure(images, max(BATCH, options.queries // 10), 1)
+        throughputs.append(measure(images, max(BATCH, options.queries // 10), 1)[0])
+    if options.record:
+        record("service_latency", ("batch", "p50", "p99"), waits, keys=1, seeds="fresh noise")
+        columns = ("rows", "queries a second", "share of those in process")
+        record("service_throughput", columns, throughputs, keys=1, seeds="fresh noise")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.benchmarks.shared import image_features
+from labelwall.benchmarks.shared.record import add_record, record
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
@@ -171,6 +172,7 @@ def main() -> None:
         type=Path,
         help="features of benchmarks/shared/image_features.py; synthetic ones if left out",
     )
+    add_record(parser)
     options = parser.parse_args()
     import torch
 
@@ -232,13 +234,19 @@ def measure(
     print(f"{setting}, {neighbours:.0f} neighbours a query")
     print("| method | ms a query | CPU ms a query | records looked at | neighbours found |")
     print("|---|---|---|---|---|")
+    measured = []
     for name, taken in seconds.items():
         wall, cpu = 1000 * np.median(taken, axis=0)
         seen, found = (
             looked_at(index, mechanisms[name], queries) if name.startswith("hashed") else (1.0, 1.0)
         )
         print(f"| {name} | {wall:.2f} | {cpu:.2f} | {seen:.1%} | {found:.0%} |", flush=True)
+        cells = round(wall, 2), round(cpu, 2), round(100 * seen, 1), round(100 * found)
+        measured.append([name, *map(float, cells)])
     print(f"ledger: {100 * share:.0f}% of the exact path")
+    if options.record:
+        columns = ("method", "ms", "CPU ms", "% of the records looked at", "% of neighbours found")
+        record("ind_knn_time", columns, measured, keys=1, seeds="fresh noise")
 
 
 if __name__ == "__main__":

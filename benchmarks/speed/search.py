@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwall.benchmarks.shared.clocks import Clocks
+from labelwall.benchmarks.shared.record import add_record, record
 
 if TYPE_CHECKING:
     import torch
@@ -378,6 +379,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, help="file for the table (Markdown); printed in any case"
     )
+    add_record(parser)
     options = parser.parse_args()
     import torch
 
@@ -396,6 +398,14 @@ def main() -> None:
     print(text)
     if options.out:
         options.out.write_text(text)
+    if options.record:
+        rows = [
+            [name, size, round(rate), round(ratio, 2)]
+            for size, found in results.items()
+            for name, (rate, ratio) in found.items()
+        ]
+        columns = ("method", "batch", "queries a second", "times FAISS")
+        record("search", columns, rows, keys=2, seeds="fresh noise")
 
 
 if __name__ == "__main__":

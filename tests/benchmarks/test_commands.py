@@ -1,6 +1,7 @@
 """Benchmarks run on few rows, and what they compute. How often labels are right is not asked."""
 
 import ast
+import json
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -40,8 +41,9 @@ def test_what_benchmarks_import_is_there() -> None:
 
 def test_epsilon_curve(tmp_path: Path) -> None:
     """The picture in the documentation is that of the table beside the script."""
-    table = tmp_path / "table.csv"
-    table.write_text("method,epsilon,accuracy\na,0.1,90\na,0.1,92\na,1,95\nb,1,80\n")
+    table = tmp_path / "table.json"
+    rows = [["a", 0.1, 90.0], ["a", 0.1, 92.0]], [["a", 1, 95.0], ["b", 1, 80.0]]
+    table.write_text(json.dumps({"runs": [{"rows": each} for each in rows]}))
     assert curve.points(table) == {"a": {0.1: [90.0, 92.0], 1.0: [95.0]}, "b": {1.0: [80.0]}}
     drawn = tmp_path / "mnist_by_epsilon.svg"
     curve.draw(curve.points(curve.TABLE), drawn)
