@@ -34,7 +34,8 @@ NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
 SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # take all settings
-EXAMPLE = "own.yaml"  # stands for the reader's own configuration
+OWN = str(REPOSITORY / "configs" / "own_folder.yaml")
+EXAMPLES_OF = {"own.yaml": OWN, "FILE": OWN, "SEED": "0"}  # what stands for the reader's own
 
 
 class Finished(Exception):
@@ -57,9 +58,7 @@ EXAMPLES = sorted(
     {line for page in PAGES for line in code_lines(page, "labelwall")}
     | {line.removeprefix("labelwall ") for line in MEASURED if line.startswith("labelwall ")}
 )
-PYTHON = re.compile(
-    r"\bpython ((?:-m (?:benchmarks|tests|labelwall)|benchmarks|docs|tests)[^`#|\n]*)"
-)
+PYTHON = re.compile(r"\bpython ((?:-m (?:tests|labelwall)\.|benchmarks/|docs/|tests/)[^`#|\n]*)")
 PROGRAMS = sorted(
     {line.strip() for page in PAGES for line in PYTHON.findall(page.read_text())}
     | {line.removeprefix("python ") for line in MEASURED if line.startswith("python ")}
@@ -83,10 +82,10 @@ def options(command: str) -> set[str]:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_is_valid(line: str) -> None:
-    command, *words = shlex.split(line)
+    command, *words = shlex.split(line.partition(" | ")[0])
     assert {word for word in words if word.startswith("--")} <= options(command)
     words = [str(REPOSITORY / w) if w.startswith("configs/") else w for w in words]
-    words = [str(REPOSITORY / "configs" / "own_folder.yaml") if w == EXAMPLE else w for w in words]
+    words = [EXAMPLES_OF.get(word, word) for word in words]
     if "--config" in words and command == "compare":
         assert parse_cells(words)[0]
     elif "--config" in words:
@@ -96,19 +95,19 @@ def test_an_example_is_valid(line: str) -> None:
 @pytest.mark.parametrize("line", PROGRAMS)
 def test_a_program_of_ours_has_these_options(line: str, monkeypatch) -> None:
     """Benchmarks read what a page gives them, placeholders too; any program is there."""
-    words = shlex.split(line.removeprefix("-m "))
-    name = words[0].removesuffix(".py").replace("/", ".")
-    path = REPOSITORY / f"{name.removeprefix('labelwall.').replace('.', '/')}.py"
+    program, *words = shlex.split(line.removeprefix("-m "))
+    name = program.removesuffix(".py").replace("/", ".").removeprefix("labelwall.")
+    path = REPOSITORY / f"{name.replace('.', '/')}.py"
     assert path.exists()
     if not name.startswith("benchmarks."):
         return
-    if "ArgumentParser" not in path.read_text() and "feature_options" not in path.read_text():
-        assert not words[1:]
+    if "parse" not in path.read_text():
+        assert not words
         return
     read = argparse.ArgumentParser.parse_args
 
     def only_read(parser: argparse.ArgumentParser, *_: object) -> None:
-        read(parser, words[1:])
+        read(parser, words)
         raise Finished
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_read)

@@ -69,10 +69,19 @@ def command() -> str:
 
 
 def commit() -> str:
-    """The short name of the commit that is checked out, with a mark if files differ from it."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    done = subprocess.run(asked, cwd=RESULTS, text=True, capture_output=True)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    """The short name of the commit that is checked out, with a mark if code differs from it."""
+    code = ("--", ":!benchmarks/results", ":!docs")
+    try:
+        name = git("rev-parse", "--short", "HEAD")
+        return f"{name}-dirty" if git("status", "--porcelain", "-uno", *code) else name
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def git(*words: str) -> str:
+    """What git says of this repository."""
+    done = subprocess.run(["git", *words], cwd=RESULTS.parents[1], capture_output=True, check=True)
+    return done.stdout.decode().strip()
 
 
 def machine() -> str:
