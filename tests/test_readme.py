@@ -1,5 +1,6 @@
 """What the documentation promises is there: commands, settings, files, links; its notebook runs."""
 
+import argparse
 import contextlib
 import fnmatch
 import io
@@ -7,6 +8,7 @@ import json
 import re
 import shlex
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,12 @@ NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
 SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # take all settings
-EXAMPLE = "own.yaml"  # stands for the reader's own configuration
+OWN = str(REPOSITORY / "configs" / "own_folder.yaml")
+EXAMPLES_OF = {"own.yaml": OWN, "FILE": OWN, "SEED": "0"}  # what stands for the reader's own
+
+
+class Finished(Exception):
+    """A program has read its options."""
 
 
 def code_lines(page: Path, program: str) -> list[str]:
@@ -41,8 +48,20 @@ def code_lines(page: Path, program: str) -> list[str]:
     return [arguments for name, arguments in COMMAND.findall(text) if name == program]
 
 
+RESULTS = REPOSITORY / "benchmarks" / "results"
+MEASURED = {  # the commands that a result's file has
+    run["command"].removeprefix("OMP_NUM_THREADS=1 ")
+    for path in RESULTS.glob("*.json")
+    for run in json.loads(path.read_text())["runs"]
+}
 EXAMPLES = sorted(
-    {line for page in (README, TUTORIAL, GUIDE) for line in code_lines(page, "labelwall")}
+    {line for page in PAGES for line in code_lines(page, "labelwall")}
+    | {line.removeprefix("labelwall ") for line in MEASURED if line.startswith("labelwall ")}
+)
+PYTHON = re.compile(r"\bpython ((?:-m (?:tests|labelwall)\.|benchmarks/|docs/|tests/)[^`#|\n]*)")
+PROGRAMS = sorted(
+    {line.strip() for page in PAGES for line in PYTHON.findall(page.read_text())}
+    | {line.removeprefix("python ") for line in MEASURED if line.startswith("python ")}
 )
 
 
@@ -63,14 +82,37 @@ def options(command: str) -> set[str]:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_is_valid(line: str) -> None:
-    command, *words = shlex.split(line)
+    command, *words = shlex.split(line.partition(" | ")[0])
     assert {word for word in words if word.startswith("--")} <= options(command)
     words = [str(REPOSITORY / w) if w.startswith("configs/") else w for w in words]
-    words = [str(REPOSITORY / "configs" / "own_folder.yaml") if w == EXAMPLE else w for w in words]
+    words = [EXAMPLES_OF.get(word, word) for word in words]
     if "--config" in words and command == "compare":
         assert parse_cells(words)[0]
     elif "--config" in words:
         assert parse(words, command, options=options_of(command))[0].rounds
+
+
+@pytest.mark.parametrize("line", PROGRAMS)
+def test_a_program_of_ours_has_these_options(line: str, monkeypatch) -> None:
+    """Benchmarks read what a page gives them, placeholders too; any program is there."""
+    program, *words = shlex.split(line.removeprefix("-m "))
+    name = program.removesuffix(".py").replace("/", ".").removeprefix("labelwall.")
+    path = REPOSITORY / f"{name.replace('.', '/')}.py"
+    assert path.exists()
+    if not name.startswith("benchmarks."):
+        return
+    if "parse" not in path.read_text():
+        assert not words
+        return
+    read = argparse.ArgumentParser.parse_args
+
+    def only_read(parser: argparse.ArgumentParser, *_: object) -> None:
+        read(parser, words)
+        raise Finished
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_read)
+    with pytest.raises(Finished):
+        import_module(f"labelwall.{name}").main()
 
 
 def test_the_methods_page_names_every_kind() -> None:

@@ -73,8 +73,9 @@ PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 # are moved or few also seem to be shifted, by 2 to 4. Other values: not recorded (8c8446e7).
 EVIDENCE_OF_SHIFT = 3.0
 # Precision of the logarithm of a class's public over its private share, by gradients. Tried: 1 and
-# 3, on the rare class of benchmarks/shift.py, which has 1% of the private and 25% of the public
-# rows, three splits, epsilon 0.25 to 1: 3 hides it at 0.5, and alike rows lose nothing (8889fa6c).
+# 3, on the rare class of benchmarks/accuracy/shift.py, which has 1% of the private and 25% of the
+# public rows, three splits, epsilon 0.25 to 1: 3 hides it at 0.5, and alike rows lose nothing
+# (8889fa6c).
 PRIOR_BY_GRADIENTS = 1.0
 # Precision of this logarithm by counts. Tried: not recorded (2c6345f3).
 PRIOR_BY_COUNTS = 3.0

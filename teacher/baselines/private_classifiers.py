@@ -1,7 +1,7 @@
 """Logistic regression, naive Bayes and random trees from diffprivlib, as in DMKD17's Figure 15.
 
 Baselines for comparisons: their epsilon is diffprivlib's claim for ideal noise in place of its
-floating point numbers, and their models are not for release. docs/results.md ("Baselines") states
+floating point numbers, and their models are not for release. docs/methods.md ("Baselines") states
 what the claim covers, by our reading of diffprivlib 0.6.6. Bounds and classes are public: rows are
 quantised features in -1..1 and labels 0..c-1. Noise is the operating system's.
 

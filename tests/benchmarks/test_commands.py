@@ -1,15 +1,19 @@
 """Benchmarks run on few rows, and what they compute. How often labels are right is not asked."""
 
 import ast
+import json
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from labelwall.benchmarks.accuracy import radius, regression
+from labelwall.benchmarks.figures import epsilon_curve as curve
+from labelwall.benchmarks.shared import image_features, tables
+from labelwall.benchmarks.speed import scale_model as model
 from labelwall.experiment.commands.configured import parse_cells
 from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.data_config import DataConfig
@@ -18,35 +22,39 @@ from tests.benchmarks.conftest import ROOT
 
 
 def test_what_benchmarks_import_is_there() -> None:
-    """Also inside functions, and of those that no test runs."""
-    paths = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "docs").glob("*.py")]
-    for path in paths:
+    """Also inside functions, and of those that no test runs; another benchmark by its full name."""
+    benchmarks = [*(ROOT / "benchmarks").rglob("*.py")]
+    ours = {path.stem for path in benchmarks}
+    for path in [*benchmarks, *(ROOT / "docs").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not ours & {entry.name for entry in node.names}, path
+            if isinstance(node, ast.ImportFrom):
+                assert node.module not in ours, (path, node.module)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labelwall"):
                 module = import_module(str(node.module))
                 for name in (entry.name for entry in node.names):
                     there = hasattr(module, name) or find_spec(f"{node.module}.{name}")
                     assert there, (path.name, node.module, name)
-    assert len(paths) > 35
+    assert len(ours) > 35
 
 
-def test_epsilon_curve(load, tmp_path: Path) -> None:
+def test_epsilon_curve(tmp_path: Path) -> None:
     """The picture in the documentation is that of the table beside the script."""
-    _, curve = load("figures", "epsilon_curve")
-    table = tmp_path / "table.csv"
-    table.write_text("method,epsilon,accuracy\na,0.1,90\na,0.1,92\na,1,95\nb,1,80\n")
+    table = tmp_path / "table.json"
+    rows = [["a", 0.1, 90.0], ["a", 0.1, 92.0]], [["a", 1, 95.0], ["b", 1, 80.0]]
+    table.write_text(json.dumps({"runs": [{"rows": each} for each in rows]}))
     assert curve.points(table) == {"a": {0.1: [90.0, 92.0], 1.0: [95.0]}, "b": {1.0: [80.0]}}
     drawn = tmp_path / "mnist_by_epsilon.svg"
     curve.draw(curve.points(curve.TABLE), drawn)
     assert drawn.read_text() == (ROOT / "docs" / "figures" / drawn.name).read_text()
 
 
-def test_radius_exports_arrays(load, run, tmp_path: Path) -> None:
+def test_radius_exports_arrays(run, tmp_path: Path, monkeypatch) -> None:
     """200 rows in place of KEEL's."""
-    _, tables, radius = load("figures", "tables", "radius")
     rows = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
     kept = tables.TABLES["banana"], rows, (rows[:, 0] > 0).astype(np.int64)
-    tables.TABLES["banana"] = replace(kept[0], read=lambda: kept[1:])
+    monkeypatch.setitem(tables.TABLES, "banana", replace(kept[0], read=lambda: kept[1:]))
     run(radius, "--export {0}/banana.npz --fold 4", tmp_path)
     with np.load(tmp_path / "banana.npz") as stored:
         every = np.vstack([stored[f"{part}_x"] for part in ("private", "public", "test")])
@@ -57,23 +65,22 @@ def test_radius_exports_arrays(load, run, tmp_path: Path) -> None:
         }
 
 
-def test_regression_exports_what_its_configuration_reads(load, tmp_path: Path) -> None:
+def test_regression_exports_what_its_configuration_reads(tmp_path: Path, monkeypatch) -> None:
     """400 rows in place of the diamonds."""
-    (module,) = load("regression")
     x = np.random.default_rng(0).uniform(-1, 1, (400, 4)).astype(np.float32)
     values = 11.0 + 3.0 * x[:, 0].astype(np.float64)
-    module.__dict__.update(diamonds=lambda: (x, values), PRIVATE=300, PUBLIC=60)
-    module.export(tmp_path / "diamonds.npz")
+    for name, value in {"diamonds": lambda: (x, values), "PRIVATE": 300, "PUBLIC": 60}.items():
+        monkeypatch.setattr(regression, name, value)
+    regression.export(tmp_path / "diamonds.npz")
     options = ["--config", str(ROOT / "configs" / "compare_diamonds.yaml"), "--out", "x"]
     cells, _ = parse_cells([*options, "--data.path", str(tmp_path / "diamonds.npz")])
     task = describe(cells[0].config.data)
-    assert (task.input_shape, task.labels) == ((4,), module.SCALE)
+    assert (task.input_shape, task.labels) == ((4,), regression.SCALE)
     with np.load(tmp_path / "diamonds.npz") as stored:
         assert [len(stored[f"{name}_y"]) for name in ("private", "public", "test")] == [300, 60, 40]
 
 
-def test_cached_features_become_arrays_whose_centre_is_of_public_rows(load, tmp_path: Path) -> None:
-    (image_features,) = load("image_features")
+def test_cached_features_become_arrays_whose_centre_is_of_public_rows(tmp_path: Path) -> None:
     private = np.random.default_rng(1).normal(size=(6, 4)) - 40
     test = np.random.default_rng(0).normal(size=(6, 4)) + 5
     for n, part in enumerate((slice(0, 3), slice(3, 6))):
@@ -92,9 +99,8 @@ def test_cached_features_become_arrays_whose_centre_is_of_public_rows(load, tmp_
     assert records.labels.tolist() == [1, 1, 0, 1, 1, 0]
 
 
-def test_the_model_of_scale_finds_the_constants_that_made_the_times(load: Any) -> None:
+def test_the_model_of_scale_finds_the_constants_that_made_the_times() -> None:
     """Times of a machine with known constants; then what they add up to for shards, by hand."""
-    (model,) = load("scale_model")
     pair, entry = 1.5e-6, 2e-5
     times = {rows: pair * rows + entry * model.LIST for rows in (10**4, 10**5, 10**6)}
     echoes = {width: 3.0 + 1e-5 * 256 * width for width in (100, 500, 2513)}

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelwall.benchmarks.figures import figure_numbers as numbers
+from labelwall.benchmarks.figures import figures
+from labelwall.benchmarks.figures import pate_numbers as pate
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.curves import screening_rdp
@@ -15,12 +18,7 @@ from labelwall.teacher.mechanisms.votes import PrivateKnn
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def numbers(load):
-    return load("figure_numbers")[0]
-
-
-def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
+def test_figure_5_is_within_one_percent_of_what_is_printed():
     """All but the data-dependent curve, whose votes were never published."""
     at_threshold = np.full(8192, 210)
     curves = numbers.figure_5(np.array([8192]), at_threshold)
@@ -31,8 +29,7 @@ def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
     assert dependent <= found["screening, no sampling"] * (1 + 1e-12)
 
 
-def test_the_command_draws_its_figure_and_prints_its_numbers(load, run, tmp_path):
-    (figures,) = load("figures")
+def test_the_command_draws_its_figure_and_prints_its_numbers(run, tmp_path):
     printed = run(figures, "--points 3 --out {0}", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["cvpr20_figure_5.svg"]
     assert "up to 9.3% more than T and k" in printed
@@ -45,10 +42,9 @@ def test_committed_figures_are_small_and_each_stands_on_a_page():
     assert all(path.stat().st_size < 150_000 for path in figures)
 
 
-def _row(first_cell):
-    """Cells of the one table row of privacy.md and results.md that starts so."""
-    pages = [(ROOT / "docs" / name).read_text() for name in ("privacy.md", "results.md")]
-    lines = "\n".join(pages).splitlines()
+def _row(first_cell, name="privacy"):
+    """Cells of the one table row of a page that starts so."""
+    lines = (ROOT / "docs" / f"{name}.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith(f"| {first_cell} |")]
     assert len(rows) == 1, first_cell
     return [cell.strip() for cell in rows[0].strip("|").split("|")][1:]
@@ -80,16 +76,11 @@ def test_the_page_prints_every_certificate_of_table_1(row):
     asked, answered = map(int, re.search(r"(\d+)/(\d+)", row).groups())
     releases = mechanism.releases(asked, answered)
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
-    printed = [float(cell.strip("*")) for cell in _row(row)[1:]]
+    printed = [float(cell) for cell in _row(row, "results")[1:]]
     assert printed == [round_up(found[name].epsilon) for name in ("tight", "pld")]
 
 
-@pytest.fixture
-def pate(load):
-    return load("pate_numbers")[0]
-
-
-def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(pate):
+def test_table_3_follows_from_one_constant_that_is_not_theorem_13s():
     """32 where the theorem has tau = 10: all four rows to half a percent."""
     for row in pate.TABLE_3:
         assert pate.implied(row) == pytest.approx(32, rel=0.007)
@@ -101,13 +92,12 @@ def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(pate):
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_the_page_says(pate, run):
+def test_the_command_prints_what_the_page_says(run):
     lines = run(pate, "").splitlines()
-    page = (ROOT / "docs" / "results.md").read_text()
     assert len([line for line in lines if line.startswith(("| CelebA", "| Market"))]) == 4
     certified = [line for line in lines if line.startswith(("| GNMAX, ", "| Private-kNN, "))]
     assert len(certified) == 8
     for line in lines:
         if "labels" in line:
             name, value = line.rsplit(": ", 1)
-            assert f"| {name} | {value} |" in page
+            assert _row(name, "results")[1] == value

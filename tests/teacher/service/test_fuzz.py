@@ -2,7 +2,7 @@
 
 import pytest
 
-from labelwall.benchmarks.request_fuzz import fuzz
+from labelwall.benchmarks.service.request_fuzz import fuzz
 from labelwall.teacher.ledger.auditor.auditor import audit
 
 

