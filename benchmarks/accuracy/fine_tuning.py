@@ -155,7 +155,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     known = StudentConfig(backbone="pretrained", objective="fixmatch", augment="natural")
     known = replace(known, steps=300, learning_rate=5e-4)
-    for field in ("steps", "image_side", "trained_blocks", "kept_views", "learning_rate"):
+    for field in (
+        "steps",
+        "image_side",
+        "trained_blocks",
+        "kept_views",
+        "learning_rate",
+        "augment",
+    ):
         value = getattr(known, field)
         parser.add_argument(f"--{field}", type=type(value), default=value)
     options = parser.parse_args()
