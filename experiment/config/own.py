@@ -128,7 +128,9 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     delta = own.get("delta", default_delta(max(facts.rows, records)))
     Plan(epsilon, delta, ())  # raises for a budget that is none
     periods = own.get("periods", 1)
-    rounds, given = 2 if facts.kind == "grey" else 1, dict(given)
+    refine = own.get("refine") or groups["student"].get("backbone") == PRETRAINED
+    loop = facts.rows >= MANY_IMAGES if refine else facts.kind == "grey"
+    rounds, given = 2 if loop else 1, dict(given)
     if isinstance(again := several(given.get("rounds")), list) and again != given.get("rounds"):
         rounds = len(again)
         del given["rounds"]
@@ -138,7 +140,6 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         channels = 1 if small else 3  # which the rehearsal's network takes
         data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
-    refine = own.get("refine") or groups["student"].get("backbone") == PRETRAINED
     if refine and facts.kind == "vectors":
         raise InvalidInput("refine", "left out for rows that are no images", True)
     if named and groups["mechanism"].keys() == {"kind"} and not {"caps", "rounds"} & given.keys():

@@ -9,6 +9,7 @@ import yaml
 from PIL import Image
 
 from labelwall import pipeline
+from labelwall.experiment.config import own
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.own import default_delta, default_mechanism, look
 from labelwall.experiment.config.settings import load_config
@@ -211,7 +212,9 @@ def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(image_folders
     assert load_config(Path("own.yaml")) == parsed != parse(folders)[0]
 
 
-def test_refine_takes_the_features_network_as_the_student(image_folders, capsys) -> None:
+def test_refine_takes_the_features_network_as_the_student(
+    image_folders, capsys, monkeypatch
+) -> None:
     """By its option, or by its backbone alone; vectors have no such network."""
     config = written(*named(image_folders), "--refine")
     student = config["student"]
@@ -220,7 +223,9 @@ def test_refine_takes_the_features_network_as_the_student(image_folders, capsys)
     by_name = written(*named(image_folders), "--student.backbone", "pretrained", out="b.yaml")
     assert by_name == config
     two = written(*named(image_folders), "--refine", "--rounds", "2", out="two.yaml")
-    assert len(two["rounds"]) == 2
+    assert (len(config["rounds"]), len(two["rounds"])) == (1, 2)
+    monkeypatch.setattr(own, "MANY_IMAGES", 3)
+    assert len(written(*named(image_folders), "--refine", out="many.yaml")["rounds"]) == 2
     tiny.write()
     assert pipeline.main(["plan", "--data", "data.npz", "--refine"]) == 2
     assert "`refine` must be left out" in capsys.readouterr().err
