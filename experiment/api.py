@@ -224,11 +224,19 @@ def priced(
 class Comparison:
     """Methods beside one another; prints as a table.
 
-    ``rows``: a dict for each line, as comparison.json has them; ``path``: the folder, PRIVATE.
+    ``rows``: a dict for each line, as comparison.json has them; ``cells``: a dict for each cell, as
+    comparison.csv has them; ``path``: the folder, PRIVATE.
     """
 
     path: Path
     rows: list[dict[str, Any]] = field(repr=False)
+    cells: list[dict[str, Any]] = field(repr=False)
+
+    def frame(self) -> Any:
+        """The cells as a data frame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.cells)
 
     def __str__(self) -> str:
         from .compare.table import render
@@ -279,5 +287,6 @@ def compare(
         given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}
         compared = methods_by_name(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
-        rows = run_cells(cells_of(compared), out, entropy=SystemEntropy(), console=console)
-    return Comparison(out, rows)
+        cells = cells_of(compared)
+        rows, lines = run_cells(cells, out, entropy=SystemEntropy(), console=console)
+    return Comparison(path=out, rows=rows, cells=lines)

@@ -164,11 +164,11 @@ def plan(args: Sequence[str]) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    """Run several methods on the same split, students and budgets, for one table, comparison.json
-    and a plot. The methods are those of a file, or --methods on your own data: each then has its
-    noise from --epsilon and its settings from public rows. Each cell is a separate release of the
-    same records, which spends the sum. The same command continues a comparison that was
-    interrupted.
+    """Run several methods on the same split, students and budgets, for one table (JSON, CSV,
+    Markdown, LaTeX) and a plot. The methods are those of a file, or --methods on your own data:
+    each then has its noise from --epsilon and its settings from public rows. Each cell is a
+    separate release of the same records, which spends the sum. The same command continues a
+    comparison that was interrupted.
     """
     cells, out = parse_cells(args)
     from ...teacher.noise.entropy import SystemEntropy
@@ -179,7 +179,8 @@ def compare(args: Sequence[str]) -> int:
     from ..compare.run_cells import run_cells
     from ..compare.table import render
 
-    print(render(run_cells(cells, out, entropy=SystemEntropy(), console=Console())))
+    rows, _ = run_cells(cells, out, entropy=SystemEntropy(), console=Console())
+    print(render(rows))
     return 0
 
 

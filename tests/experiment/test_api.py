@@ -98,6 +98,9 @@ def test_methods_are_compared_and_what_privacy_costs_stands_beside_them() -> Non
     table = lw.compare(arrays(), ["gnmax"], 8.0, out="out", quiet=True, **quick)
     assert [row["method"] for row in table.rows] == ["gnmax", "private labels without privacy"]
     assert "gnmax" in str(table)
+    frame = table.frame()
+    assert list(frame.method) == [row["method"] for row in table.rows]
+    assert list(frame.accuracy) == [row["accuracy"] for row in table.rows]
     assert Path("out.custodian").stat().st_mode & 0o077 == 0
 
 

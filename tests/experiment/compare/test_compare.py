@@ -3,13 +3,16 @@
 import json
 import shlex
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import parse_cells
+from labelwall.experiment.compare.lines import COLUMNS
 from labelwall.experiment.compare.table import plot, render, summarise
 from labelwall.teacher.mechanisms.votes import Gnmax
 from tests.experiment import tiny
@@ -80,6 +83,26 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> N
     assert [p.stem for p in (folder / "out").glob("*.svg")] == ["accuracy_by_epsilon"]
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
+    check_files_are_written_again_from_stored_cells(folder / "out", before)
+
+
+def check_files_are_written_again_from_stored_cells(out: Path, before: dict[Path, int]) -> None:
+    names = [f"comparison.{form}" for form in ("json", "md", "csv", "tex")]
+    files = {out / name: (out / name).read_bytes() for name in [*names, "accuracy_by_epsilon.svg"]}
+    for path in files:
+        path.unlink()
+    assert pipeline.main(COMMAND) == 0
+    assert {path: path.read_bytes() for path in files} == files
+    assert {p: p.stat().st_mtime_ns for p in before} == before  # ledgers and results
+    frame = pd.read_csv(out / "comparison.csv")
+    assert list(frame.columns) == list(COLUMNS)
+    assert sorted(zip(frame.method, frame.seed, strict=True)) == sorted(product(METHODS, (0, 1)))
+    assert set(frame.data) == {"data"}
+    table = json.loads((out / "comparison.json").read_text())["table"]
+    by_method = frame.groupby("method").accuracy
+    for row in table:
+        ends = by_method.min()[row["method"]], by_method.max()[row["method"]]
+        assert ends == (row["low"], row["high"])
 
 
 def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys) -> None:
@@ -141,6 +164,9 @@ def test_rows_are_medians_and_ranges_over_seeds() -> None:
     for text in ("0.1", "0.2", "0.5", "1", "a", "b", "c"):  # numbers, not formulas
         assert f">{text}<" in picture
     assert "mathdefault" not in picture
+    assert (
+        picture.count('id="FillBetweenPolyCollection_') == 1
+    )  # of "a"
 
 
 TABLES = shlex.split("compare --private a.csv --public b.csv --test c.csv --label kind")
