@@ -258,6 +258,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     delta: float | None = None,
     expected_records: int | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Comparison:
@@ -271,6 +272,9 @@ def compare(
             each kind by default.
         epsilon: one budget, or several.
         seeds: of the repetitions.
+        sweep: values of settings by dotted name, ``{"mechanism.k": [10, 30]}``: each makes a
+            variant of each method of runs, whose cells spend budget, too. Of several settings all
+            combinations are made.
         settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
@@ -285,8 +289,9 @@ def compare(
         budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
         more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
         given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}
+        given["sweep"] = sweep or {}
         compared = methods_by_name(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
-        cells = cells_of(compared)
+        cells = cells_of(compared, sweep=sweep)
         rows, lines = run_cells(cells, out, entropy=SystemEntropy(), console=console)
     return Comparison(path=out, rows=rows, cells=lines)

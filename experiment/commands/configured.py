@@ -16,7 +16,7 @@ from ...wall.errors import InvalidInput, extra
 from ...wall.labels import has_label
 from ..config.arguments import flag, option
 from ..config.config import Config
-from ..config.options import parse, read
+from ..config.options import parse, read, value_of
 from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
 
@@ -67,6 +67,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
         ),
         "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),
         "--seeds": option("public randomness of the repetitions", type=int, nargs="+"),
+        "--sweep": option(
+            "a setting and its values, such as mechanism.k 10 30: each makes a variant of each "
+            "method of runs, and its cells spend budget as all others do",
+            nargs="+",
+            type=value_of,
+            action="append",
+            default=[],
+        ),
     },
     "predict": {
         "--queries": option(
@@ -194,16 +202,21 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
     given, files, dotted = read(args, "compare", does, OPTIONS["compare"], {"": Config})
     from ..compare.cells import cells_of
 
+    sweep: dict[str, list[Any]] = {}
+    for name, *values in given.sweep:
+        sweep.setdefault(str(name), []).extend(values)
+    given.sweep = sweep
     if "methods" not in files:
         from ..compare.methods import methods_by_name  # takes a second
 
-        return cells_of(methods_by_name(given, files, dotted)), Path(given.out)
+        settings = methods_by_name(given, files, dotted)
+        return cells_of(settings, sweep=sweep), Path(given.out)
     for name in ("methods", "epsilon"):
         if (value := getattr(given, name)) is not None:
             raise InvalidInput(name, "left out with a file that has methods", value)
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     compared = merged(merged(files, overrides(own)), dotted)
-    return cells_of(compared, given.seeds), Path(given.out)
+    return cells_of(compared, given.seeds, sweep), Path(given.out)
 
 
 def predict(args: Sequence[str]) -> int:
