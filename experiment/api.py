@@ -272,9 +272,8 @@ def compare(
             each kind by default.
         epsilon: one budget, or several.
         seeds: of the repetitions.
-        sweep: values of settings by dotted name, ``{"mechanism.k": [10, 30]}``: each makes a
-            variant of each method of runs, whose cells spend budget, too. Of several settings all
-            combinations are made.
+        sweep: values of settings, ``{"mechanism.k": [10, 30]}``: each value, or combination of
+            them, makes a variant of each method of runs, whose cells spend budget, too.
         settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy

@@ -92,9 +92,8 @@ class Steps(Dataset[Batch]):
         self._part = slice(device, None, devices)
         self._labelled = np.flatnonzero(has_label(labels))
         strata = pool.labels.strata(labels)[self._labelled]
-        self._objective = OBJECTIVES[config.objective]
-        others = ~has_label(labels) if self._objective.unsaid_alone else np.ones(len(labels), bool)
-        self._unlabelled = np.flatnonzero(others)
+        alone = OBJECTIVES[config.objective].unsaid_alone
+        self._unlabelled = np.flatnonzero(~has_label(labels)) if alone else np.arange(len(labels))
         self._below = np.cumsum(1 / np.bincount(strata)[strata])
 
     def __len__(self) -> int:
@@ -107,7 +106,7 @@ class Steps(Dataset[Batch]):
         drawn = self._below[-1] * rng.random(self._config.batch_labelled)
         labelled = self._labelled[np.searchsorted(self._below, drawn, side="right")]
         others, unlabelled = len(self._unlabelled), self._config.batch_unlabelled
-        if not self._objective.unlabelled or not others:
+        if not OBJECTIVES[self._config.objective].unlabelled or not others:
             unlabelled = 0
         everyone = self._unlabelled[rng.choice(others, unlabelled, replace=others < unlabelled)]
         labelled, everyone = labelled[self._part], everyone[self._part]

@@ -89,8 +89,7 @@ class Fixmatch(Objective):
             (labelled,) = student.outputs(mixed)
             return student.co_refined(labelled, y, told, trust), student.nothing()
         labelled, others = student.outputs(mixed, student.augment.strong(public))
-        refined = student.co_refined(labelled, y, told, trust)
-        return refined, student.consistency(clean, others)
+        return student.co_refined(labelled, y, told, trust), student.consistency(clean, others)
 
 
 REGISTERED: tuple[type[Objective], ...] = (Supervised, Vat, Uda, Fixmatch)

@@ -103,9 +103,8 @@ class StudentConfig:
         for name in ("batch_labelled", *unlabelled):
             shared = getattr(self, name) >= self.devices
             self._require(name, shared, "at least student.devices")
-        half = self.precision != "32-true"
-        rule = f"32-true with objective {self.objective}"
-        self._require("precision", not (half and known.exact), rule)
+        exact = self.precision == "32-true" or not known.exact
+        self._require("precision", exact, f"32-true with objective {known.name}")
 
     def _require(self, name: str, rule_holds: bool, rule: str) -> None:
         if not rule_holds:  # also catches NaN

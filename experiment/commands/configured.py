@@ -202,21 +202,18 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
     given, files, dotted = read(args, "compare", does, OPTIONS["compare"], {"": Config})
     from ..compare.cells import cells_of
 
-    sweep: dict[str, list[Any]] = {}
-    for name, *values in given.sweep:
-        sweep.setdefault(str(name), []).extend(values)
-    given.sweep = sweep
+    given.sweep = {str(name): values for name, *values in given.sweep}
     if "methods" not in files:
         from ..compare.methods import methods_by_name  # takes a second
 
         settings = methods_by_name(given, files, dotted)
-        return cells_of(settings, sweep=sweep), Path(given.out)
+        return cells_of(settings, sweep=given.sweep), Path(given.out)
     for name in ("methods", "epsilon"):
         if (value := getattr(given, name)) is not None:
             raise InvalidInput(name, "left out with a file that has methods", value)
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     compared = merged(merged(files, overrides(own)), dotted)
-    return cells_of(compared, given.seeds, sweep), Path(given.out)
+    return cells_of(compared, given.seeds, given.sweep), Path(given.out)
 
 
 def predict(args: Sequence[str]) -> int:

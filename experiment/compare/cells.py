@@ -164,10 +164,10 @@ def swept(settings: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> di
     Baselines and references are no runs, and stay as they are. Raises InvalidInput.
     """
     require_sweep(sweep)
+    methods = [method for method in settings["methods"] if not method.get("points")]
     runs = [method for method in settings["methods"] if method.get("points")]
     if not runs:
         raise InvalidInput("sweep", "left out if no method makes runs", ", ".join(sweep))
-    methods = [method for method in settings["methods"] if not method.get("points")]
     variants = []
     for method, values in product(runs, product(*sweep.values())):
         given = dict(zip(sweep, values, strict=True))

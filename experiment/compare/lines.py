@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +12,6 @@ COLUMNS = (
 # What LaTeX shows of each line: heading, factor and format
 SHARES = {"accuracy": (r"Accuracy (\%)", 100, ".1f")}
 ERRORS = {"rmse": ("RMSE", 1, ".4g"), "r2": ("$R^2$", 1, ".3f")}
-SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def lines_of(results: list[dict[str, Any]], data: str) -> list[dict[str, Any]]:
@@ -40,10 +38,7 @@ def to_csv(lines: list[dict[str, Any]]) -> str:
 
 
 def to_latex(lines: list[dict[str, Any]], note: str) -> str:
-    """A table for the package booktabs: by method and budget the mean and range over seeds.
-
-    ``note``: a comment above it.
-    """
+    """A table for booktabs, below a ``note``: by method and budget mean and range over seeds."""
     groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["method"], line["budget"]), []).append(line)
@@ -54,7 +49,8 @@ def to_latex(lines: list[dict[str, Any]], note: str) -> str:
         claimed = " (claimed)" if group[0]["claim"] else ""
         epsilon = "--" if budget is None else f"{max(line['epsilon'] for line in group):g}{claimed}"
         scores = [_spread([line[name] for line in group], *form) for name, form in shown.items()]
-        rows.append([escaped(method), epsilon, *scores, str(len(group))])
+        # Of LaTeX's special characters a name can have this one alone (``MethodConfig``)
+        rows.append([method.replace("_", r"\_"), epsilon, *scores, str(len(group))])
     first, *others = (" & ".join(row) + r" \\" for row in rows)
     columns = "l" + "r" * (len(heading) - 1)
     top = f"% Means, and ranges over seeds. {note}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"
@@ -68,8 +64,3 @@ def _spread(values: list[float | None], _: str, factor: int, form: str) -> str:
         return "--"
     ends = f" ({min(known):{form}} to {max(known):{form}})" if len(known) > 1 else ""
     return f"{fmean(known):{form}}{ends}"
-
-
-def escaped(text: str) -> str:
-    """A text as LaTeX prints it."""
-    return re.sub(r"[\\~^&%$#_{}]", lambda found: SPECIAL.get(found[0], f"\\{found[0]}"), text)

@@ -46,6 +46,7 @@ from .cells import Cell, Reference
 from .lines import lines_of, to_csv, to_latex
 from .table import plot, render, summarise
 
+Lines = list[dict[str, Any]]
 RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
 
 
@@ -71,7 +72,7 @@ class Bench:
 
 def run_cells(
     cells: list[Cell], out: Path, *, entropy: Entropy, console: Console
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[Lines, Lines]:
     """Run, or finish, all cells; returns the table's rows, and a line for each cell.
 
     Nothing is read before every budget is affordable. Writes comparison.json, .md, .csv and .tex
@@ -110,9 +111,7 @@ def run_cells(
     return _write(cells, results, out)
 
 
-def _write(
-    cells: list[Cell], results: list[dict[str, Any] | None], out: Path
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _write(cells: list[Cell], results: list[Any], out: Path) -> tuple[Lines, Lines]:
     """Write what is known of the ``cells``; returns the table's rows, and a line for each cell."""
     known, data = [result for result in results if result is not None], cells[0].config.data
     places = {"data": data.path, "private": data.private, "public": data.public}

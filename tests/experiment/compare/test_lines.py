@@ -3,7 +3,11 @@
 import csv
 import io
 
-from labelwall.experiment.compare.lines import COLUMNS, escaped, lines_of, to_csv, to_latex
+import pytest
+
+from labelwall.experiment.compare.cells import MethodConfig
+from labelwall.experiment.compare.lines import COLUMNS, lines_of, to_csv, to_latex
+from labelwall.wall.errors import InvalidInput
 
 KNN = {"method": "private_knn k=10", "budget": 1.0, "delta": 1e-5, "epsilon": 0.9}
 RESULTS = [
@@ -39,7 +43,9 @@ def test_latex_has_means_and_ranges_by_method_and_budget() -> None:
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    assert escaped(r"a\b{c}~#1") == r"a\textbackslash{}b\{c\}\textasciitilde{}\#1"
+    for name in ("a&b", "a%", "a$", "a#", "{a}", "a~", "a^", "a\\b"):  # which LaTeX would not print
+        with pytest.raises(InvalidInput, match="letters, digits"):
+            MethodConfig(name=name, reference="true_labels")
 
 
 def test_values_have_errors() -> None:
