@@ -224,11 +224,19 @@ def priced(
 class Comparison:
     """Methods beside one another; prints as a table.
 
-    ``rows``: a dict for each line, as comparison.json has them; ``path``: the folder, PRIVATE.
+    ``rows``: a dict for each line, as comparison.json has them; ``cells``: a dict for each cell, as
+    comparison.csv has them; ``path``: the folder, PRIVATE.
     """
 
     path: Path
     rows: list[dict[str, Any]] = field(repr=False)
+    cells: list[dict[str, Any]] = field(repr=False)
+
+    def frame(self) -> Any:
+        """The cells as a data frame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.cells)
 
     def __str__(self) -> str:
         from .compare.table import render
@@ -250,6 +258,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     delta: float | None = None,
     expected_records: int | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Comparison:
@@ -263,6 +272,8 @@ def compare(
             each kind by default.
         epsilon: one budget, or several.
         seeds: of the repetitions.
+        sweep: values of settings, ``{"mechanism.k": [10, 30]}``: each value, or combination of
+            them, makes a variant of each method of runs, whose cells spend budget, too.
         settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
@@ -277,7 +288,9 @@ def compare(
         budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
         more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
         given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}
+        given["sweep"] = sweep or {}
         compared = methods_by_name(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
-        rows = run_cells(cells_of(compared), out, entropy=SystemEntropy(), console=console)
-    return Comparison(out, rows)
+        cells = cells_of(compared, sweep=sweep)
+        rows, lines = run_cells(cells, out, entropy=SystemEntropy(), console=console)
+    return Comparison(path=out, rows=rows, cells=lines)

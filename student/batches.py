@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from ..wall.labels import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec
 from ..wall.preprocessing import unit_scale
+from .objectives import OBJECTIVES
 from .student_config import StudentConfig
 
 # Labelled inputs; their labels int64 [b], [b, c] for attributes, or class probabilities float32
@@ -91,8 +92,8 @@ class Steps(Dataset[Batch]):
         self._part = slice(device, None, devices)
         self._labelled = np.flatnonzero(has_label(labels))
         strata = pool.labels.strata(labels)[self._labelled]
-        refined = config.objective == "fixmatch"
-        self._unlabelled = np.flatnonzero(~has_label(labels)) if refined else np.arange(len(labels))
+        alone = OBJECTIVES[config.objective].unsaid_alone
+        self._unlabelled = np.flatnonzero(~has_label(labels)) if alone else np.arange(len(labels))
         self._below = np.cumsum(1 / np.bincount(strata)[strata])
 
     def __len__(self) -> int:
@@ -105,7 +106,7 @@ class Steps(Dataset[Batch]):
         drawn = self._below[-1] * rng.random(self._config.batch_labelled)
         labelled = self._labelled[np.searchsorted(self._below, drawn, side="right")]
         others, unlabelled = len(self._unlabelled), self._config.batch_unlabelled
-        if self._config.objective == "supervised" or not others:
+        if not OBJECTIVES[self._config.objective].unlabelled or not others:
             unlabelled = 0
         everyone = self._unlabelled[rng.choice(others, unlabelled, replace=others < unlabelled)]
         labelled, everyone = labelled[self._part], everyone[self._part]

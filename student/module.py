@@ -1,4 +1,4 @@
-"""The students as LightningModules: their objectives, by the losses of student.losses."""
+"""The students as LightningModules: what objectives are made of, for each kind of label."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,7 @@ from ..wall.networks import Backbone
 from ..wall.preprocessing import Preprocessing
 from . import losses
 from .batches import STEPS_A_CHAPTER, Batch, Pool
+from .objectives import OBJECTIVES
 from .student_config import StudentConfig
 
 WEIGHT_DECAY = 1e-2  # AdamW's, per step and unit of learning rate
@@ -29,8 +30,6 @@ BALANCE = 4.0  # weight of the predictions' imbalance, relative to that of their
 VAT_XI = 0.1  # length of the finite difference, in standard deviations of the input
 UDA_TEMPERATURE = 0.5  # sharpens the targets
 UDA_CONFIDENCE = 0.9  # inputs whose largest probability is below do not count
-# fixmatch: the averaged student's share of a target, reached after so many of the steps
-TRUST, TRUSTED_AFTER = 0.6, 0.6
 LAYER_DECAY = 0.8  # learning rate of a pretrained network's layer over that of the next one
 # Images that share one draw: v2 draws once a call, and a call a single image costs more than the
 # network's step
@@ -150,10 +149,11 @@ class Student(pl.LightningModule):
         self.network = network.to(memory_format=torch.channels_last)
         # The student; in the state dict, so it resumes exactly
         self.average = copy.deepcopy(network).requires_grad_(False)
-        self._config, self._labels, self._seed = config, pool.labels, seed
+        self.config, self._labels, self._seed = config, pool.labels, seed
         kept, self._depths = pool.inputs.ndim == 5, depths
         self._preprocess = _first if kept else Preprocessing(pool.mean, pool.std)
-        self._augment = Kept() if kept else Augmenter(config.augment)
+        self._objective = OBJECTIVES[config.objective]
+        self.augment = Kept() if kept else Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
         self._tested: list[tuple[torch.Tensor, torch.Tensor]] = []  # outputs and truth
         # A buffer, so that it resumes with the state dict
@@ -164,11 +164,11 @@ class Student(pl.LightningModule):
         """Outputs as the losses take them: logits of exclusive outcomes, or values."""
         return outputs
 
-    def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
+    def consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
         """UDA's term. With a class prior, targets are aligned by the running share of each class
         among the predictions.
         """
-        if self._config.class_prior == "uniform":
+        if self.config.class_prior == "uniform":
             with torch.no_grad():
                 self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
             clean = losses.align(clean, self.class_share)
@@ -178,18 +178,18 @@ class Student(pl.LightningModule):
         """VAT's distance, summed over rows."""
         return losses.kl_divergence(clean, moved)
 
-    def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
+    def certain(self, outputs: torch.Tensor) -> torch.Tensor:
         """What VAT adds to smoothness: entropy of the predictions; with a class prior, their
         imbalance as well.
         """
         certain = losses.entropy(outputs)
-        if self._config.class_prior == "uniform":
+        if self.config.class_prior == "uniform":
             certain = certain + BALANCE * losses.imbalance(outputs)
-        return self._config.entropy_weight * certain
+        return self.config.entropy_weight * certain
 
-    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """``y``: labels int64 [b] or [b, c], or class probabilities float32 [b, c]."""
-        c = self._config
+        c = self.config
         if y.is_floating_point():  # not gce, which forgives labels because they hide their doubt
             return F.cross_entropy(outputs, y, reduction="none").mean()
         y = y.flatten()
@@ -212,7 +212,7 @@ class Student(pl.LightningModule):
                 torch.default_generator.manual_seed(self._step_seed)
             else:
                 torch.manual_seed(self._step_seed)
-            supervised, unlabelled = self._objective(*batch)
+            supervised, unlabelled = self._objective.terms(self, batch)
         self._note(supervised.detach(), unlabelled.detach())
         return supervised + unlabelled
 
@@ -222,64 +222,38 @@ class Student(pl.LightningModule):
         """
         self._terms.append(torch.stack(terms))
         done = self.global_step + 1
-        if done % STEPS_A_CHAPTER == 0 or done == self._config.steps:
+        if done % STEPS_A_CHAPTER == 0 or done == self.config.steps:
             supervised, unlabelled = torch.stack(self._terms).mean(dim=0)
             self._terms.clear()
             self.log_dict(
                 {"loss/supervised": supervised, "loss/unlabelled": unlabelled},
                 on_step=False,
                 on_epoch=True,
-                sync_dist=self._config.devices > 1,
+                sync_dist=self.config.devices > 1,
             )
 
-    def _objective(
-        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms of a batch."""
-        if self._config.objective == "fixmatch":
-            return self._refined(x, y, public)
-        x = self._augment.weak(x)
-        if self._config.objective == "supervised":
-            labelled = self._choices(self(x))
-            return self._supervised(labelled, y), torch.zeros((), device=self.device)
-        if self._config.objective == "uda":
-            strong = self._augment.strong(public)
-            # By itself: with the others, batch norm would want a gradient of these rows as well
-            with torch.no_grad():
-                clean = self._choices(self(public))
-            labelled, augmented = self._outputs(x, strong)
-            return self._supervised(labelled, y), self._consistency(clean, augmented)
-        moved = self._augment.weak(public)
-        labelled, clean = self._outputs(x, moved)
-        smooth = self._smoothness(moved, clean)
-        return self._supervised(labelled, y), smooth + self._certain(clean)
-
-    def _refined(
-        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Terms of distorted inputs, whose targets the averaged student says of weakly distorted
-        ones.
-
-        Of labelled inputs, half of which are strongly distorted, released labels are a part of the
-        targets, which falls as the student learns (co-refinement).
-        """
-        trust = TRUST * min(1.0, self.global_step / (TRUSTED_AFTER * self._config.steps))
-        half, (told, clean) = len(x) // 2, self._said(x, public)
-        moved = [self._augment.weak(x[:half]), self._augment.strong(x[half:])]
-        if not len(public):
-            (labelled,) = self._outputs(torch.cat(moved))
-            return self._co_refined(labelled, y, told, trust), torch.zeros((), device=self.device)
-        labelled, others = self._outputs(torch.cat(moved), self._augment.strong(public))
-        return self._co_refined(labelled, y, told, trust), self._consistency(clean, others)
+    def nothing(self) -> torch.Tensor:
+        """A term of 0."""
+        return torch.zeros((), device=self.device)
 
     @torch.no_grad()
-    def _said(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    def constant(self, x: torch.Tensor) -> torch.Tensor:
+        """Choices for ``x`` as targets, which have no gradient."""
+        return self._choices(self(x))
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` distorted, the second half of it strongly."""
+        half = len(x) // 2
+        return torch.cat([self.augment.weak(x[:half]), self.augment.strong(x[half:])])
+
+    @torch.no_grad()
+    def said(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         """Choices of the averaged student for weakly distorted ``inputs``."""
-        weak = torch.cat([self._augment.weak(x) for x in inputs if len(x)])
+        weak = torch.cat([self.augment.weak(x) for x in inputs if len(x)])
         said = exact(self.average(self._preprocess(weak)))
         return [self._choices(part) for part in said.split([len(x) for x in inputs])]
 
-    def _co_refined(
+    def co_refined(
         self, outputs: torch.Tensor, y: torch.Tensor, said: torch.Tensor, trust: float
     ) -> torch.Tensor:
         """Cross-entropy to the mean of labels and of what is ``said``, which counts ``trust``."""
@@ -290,12 +264,12 @@ class Student(pl.LightningModule):
         target = (1 - trust) * y + trust * said.softmax(dim=1)
         return F.cross_entropy(outputs, target)
 
-    def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    def outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         """Choices for each of the ``inputs``, in one pass: batch norm sees one population."""
         outputs = self(torch.cat(inputs)).split([len(x) for x in inputs])
         return [self._choices(part) for part in outputs]
 
-    def _smoothness(self, public: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    def smoothness(self, public: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         """How far a small adversarial step takes the outputs of a public batch away (VAT), on the
         mean of its rows.
         """
@@ -306,7 +280,7 @@ class Student(pl.LightningModule):
                 lambda x: self._choices(exact(self.network(x))),
                 self._preprocess(public),
                 outputs,
-                epsilon=self._config.vat_epsilon,
+                epsilon=self.config.vat_epsilon,
                 xi=VAT_XI,
                 directions=directions.to(public.device),
                 divergence=self._divergence,
@@ -341,7 +315,7 @@ class Student(pl.LightningModule):
                 mean.copy_(value)
 
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
-        c = self._config
+        c = self.config
         layers: dict[int, list[nn.Parameter]] = {}
         for name, parameter in self.network.named_parameters():
             layers.setdefault(self._depths[name] if self._depths else 0, []).append(parameter)
@@ -378,22 +352,22 @@ class Regressor(Student):
     for (confidence, entropy, generalised cross-entropy) has no counterpart here.
     """
 
-    def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
+    def consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
         return losses.squared_difference(clean, augmented) / len(clean)
 
     def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
         return losses.squared_difference(clean, moved)
 
-    def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
-        return torch.zeros((), device=self.device)
+    def certain(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self.nothing()
 
-    def _co_refined(
+    def co_refined(
         self, outputs: torch.Tensor, y: torch.Tensor, said: torch.Tensor, trust: float
     ) -> torch.Tensor:
         target = (1 - trust) * (2 * y.float()[:, None] / STEPS - 1) + trust * said
         return F.mse_loss(outputs, target)
 
-    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]
         return F.mse_loss(outputs, targets)
 

@@ -21,6 +21,7 @@ from pytorch_lightning.strategies import DDPStrategy
 
 from ..wall.errors import InvalidInput
 from .batches import Pool
+from .objectives import OBJECTIVES
 from .student_config import StudentConfig
 
 Result = TypeVar("Result")
@@ -115,7 +116,7 @@ def process_count(workers: int, config: StudentConfig, pool: Pool) -> int:
     At most ``workers``. It is 1, in this process, where a training takes no longer than starting a
     process, is on a GPU, whose memory it may fill, or has several processes of its own.
     """
-    rows = config.batch_labelled + (config.objective != "supervised") * config.batch_unlabelled
+    rows = config.batch_labelled + OBJECTIVES[config.objective].unlabelled * config.batch_unlabelled
     long = pool.inputs.ndim == 4 and config.steps * rows * pool.inputs[0].size >= LONG
     return workers if long and kind(config) == "cpu" and config.devices == 1 else 1
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from ..wall.errors import InvalidInput
 from ..wall.messages import SIDES
+from .objectives import OBJECTIVES
 
 PRETRAINED = "pretrained"  # the backbone that begins at the first round's network
 COUNTS = "steps batch_labelled batch_unlabelled doubtful_steps devices kept_views"
@@ -63,7 +64,7 @@ class StudentConfig:
     """
 
     backbone: str = "small_cnn"
-    objective: Literal["supervised", "vat", "uda", "fixmatch"] = "uda"
+    objective: Literal[tuple(OBJECTIVES)] = "uda"  # type: ignore[valid-type]
     loss: Literal["cross_entropy", "gce"] = "gce"
     soft: bool = True
     steps: int = 800
@@ -97,13 +98,13 @@ class StudentConfig:
         self._require("entropy_weight", self.entropy_weight >= 0, "at least 0")
         folds = self.doubtful_folds in (0, *range(2, 21))
         self._require("doubtful_folds", folds, "0 or from 2 to 20")
-        unlabelled = [] if self.objective == "supervised" else ["batch_unlabelled"]
+        known = OBJECTIVES[self.objective]
+        unlabelled = ["batch_unlabelled"] if known.unlabelled else []
         for name in ("batch_labelled", *unlabelled):
             shared = getattr(self, name) >= self.devices
             self._require(name, shared, "at least student.devices")
-        half = self.precision != "32-true"
-        rule = "32-true with objective vat"
-        self._require("precision", not (half and self.objective == "vat"), rule)
+        exact = self.precision == "32-true" or not known.exact
+        self._require("precision", exact, f"32-true with objective {known.name}")
 
     def _require(self, name: str, rule_holds: bool, rule: str) -> None:
         if not rule_holds:  # also catches NaN

@@ -16,7 +16,7 @@ from ...wall.errors import InvalidInput, extra
 from ...wall.labels import has_label
 from ..config.arguments import flag, option
 from ..config.config import Config
-from ..config.options import parse, read
+from ..config.options import parse, read, value_of
 from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
 
@@ -67,6 +67,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
         ),
         "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),
         "--seeds": option("public randomness of the repetitions", type=int, nargs="+"),
+        "--sweep": option(
+            "a setting and its values, such as mechanism.k 10 30: each makes a variant of each "
+            "method of runs, and its cells spend budget as all others do",
+            nargs="+",
+            type=value_of,
+            action="append",
+            default=[],
+        ),
     },
     "predict": {
         "--queries": option(
@@ -164,11 +172,11 @@ def plan(args: Sequence[str]) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    """Run several methods on the same split, students and budgets, for one table, comparison.json
-    and a plot. The methods are those of a file, or --methods on your own data: each then has its
-    noise from --epsilon and its settings from public rows. Each cell is a separate release of the
-    same records, which spends the sum. The same command continues a comparison that was
-    interrupted.
+    """Run several methods on the same split, students and budgets, for one table (JSON, CSV,
+    Markdown, LaTeX) and a plot. The methods are those of a file, or --methods on your own data:
+    each then has its noise from --epsilon and its settings from public rows. Each cell is a
+    separate release of the same records, which spends the sum. The same command continues a
+    comparison that was interrupted.
     """
     cells, out = parse_cells(args)
     from ...teacher.noise.entropy import SystemEntropy
@@ -179,7 +187,8 @@ def compare(args: Sequence[str]) -> int:
     from ..compare.run_cells import run_cells
     from ..compare.table import render
 
-    print(render(run_cells(cells, out, entropy=SystemEntropy(), console=Console())))
+    rows, _ = run_cells(cells, out, entropy=SystemEntropy(), console=Console())
+    print(render(rows))
     return 0
 
 
@@ -193,16 +202,18 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
     given, files, dotted = read(args, "compare", does, OPTIONS["compare"], {"": Config})
     from ..compare.cells import cells_of
 
+    given.sweep = {str(name): values for name, *values in given.sweep}
     if "methods" not in files:
         from ..compare.methods import methods_by_name  # takes a second
 
-        return cells_of(methods_by_name(given, files, dotted)), Path(given.out)
+        settings = methods_by_name(given, files, dotted)
+        return cells_of(settings, sweep=given.sweep), Path(given.out)
     for name in ("methods", "epsilon"):
         if (value := getattr(given, name)) is not None:
             raise InvalidInput(name, "left out with a file that has methods", value)
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     compared = merged(merged(files, overrides(own)), dotted)
-    return cells_of(compared, given.seeds), Path(given.out)
+    return cells_of(compared, given.seeds, given.sweep), Path(given.out)
 
 
 def predict(args: Sequence[str]) -> int:

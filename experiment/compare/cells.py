@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import product
 from typing import Any, Literal
 
 from ...teacher.baselines.baseline_settings import AnyBaseline
@@ -44,10 +45,9 @@ class MethodConfig:
     rehearsed: bool = False
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w .+-]{1,40}", self.name):
-            raise InvalidInput(
-                "methods.name", "1 to 40 letters, digits, spaces or any of . + - _", self.name
-            )
+        if not re.fullmatch(r"[\w .+=-]{1,80}", self.name):
+            rule = "1 to 80 letters, digits, spaces or any of . + = - _"
+            raise InvalidInput("methods.name", rule, self.name)
         here = f"methods[{self.name}]"
         if sum(map(bool, (self.points, self.baseline, self.reference))) != 1:
             rule = "points, a baseline or a reference, one of them"
@@ -136,13 +136,17 @@ class Cell:
         return known
 
 
-def cells_of(settings: Mapping[str, Any], seeds: Sequence[int] | None = None) -> list[Cell]:
+def cells_of(
+    settings: Mapping[str, Any],
+    seeds: Sequence[int] | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Cell]:
     """All cells of a comparison's settings, seed by seed, so that an interrupted comparison has
-    every method once. ``seeds``: those of the settings when None.
+    every method once. ``seeds``: those of the settings when None; ``sweep``: as of ``swept``.
 
     Raises BadSetting, or the InvalidInput of the field that breaks a rule.
     """
-    shared = dict(settings)
+    shared = swept(settings, sweep) if sweep else dict(settings)
     own = {name: shared.pop(name) for name in Methods.__annotations__ if name in shared}
     compared = build(Methods, own if seeds is None else own | {"seeds": list(seeds)})
     cells = [cell for method in compared.methods for cell in _cells(method, shared)]
@@ -151,6 +155,47 @@ def cells_of(settings: Mapping[str, Any], seeds: Sequence[int] | None = None) ->
         for seed in compared.seeds
         for cell in cells
     ]
+
+
+def swept(settings: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """A comparison's settings with a variant of each method of runs for each value in ``sweep``.
+
+    ``sweep``: values of settings by dotted name; of several settings all combinations are made.
+    Baselines and references are no runs, and stay as they are. Raises InvalidInput.
+    """
+    require_sweep(sweep)
+    methods = [method for method in settings["methods"] if not method.get("points")]
+    runs = [method for method in settings["methods"] if method.get("points")]
+    if not runs:
+        raise InvalidInput("sweep", "left out if no method makes runs", ", ".join(sweep))
+    variants = []
+    for method, values in product(runs, product(*sweep.values())):
+        given = dict(zip(sweep, values, strict=True))
+        words = [f"{name.rpartition('.')[2]}={value}" for name, value in given.items()]
+        called = re.sub(r"[^\w .+=-]+", "", " ".join((method["name"], *words)))
+        points = [merged(point, nested(given)) for point in method["points"]]
+        variants.append({**method, "name": called, "points": points})
+    return {**settings, "methods": [*variants, *methods]}
+
+
+def require_sweep(sweep: Mapping[str, Sequence[Any]]) -> None:
+    """Raise InvalidInput for a setting that cells may not differ in, or that has no values."""
+    for name, values in sweep.items():
+        if not values or isinstance(values, str):
+            raise InvalidInput(f"sweep[{name}]", "a list of values", values or None)
+        if name.partition(".")[0] in ("data", "seed") or name == "budget.epsilon":
+            rule = "a setting of runs: one split is compared, and --epsilon and --seeds are options"
+            raise InvalidInput("sweep", rule, name)
+
+
+def nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, of those ``given`` by dotted name."""
+    settings: dict[str, Any] = {}
+    for name, value in given.items():
+        for group in reversed(name.split(".")):
+            value = {group: value}
+        settings = merged(settings, value)
+    return settings
 
 
 def _cells(method: MethodConfig, shared: Mapping[str, Any]) -> Iterator[Cell]:

@@ -21,6 +21,7 @@ from ..config.tuning import MIN_ROWS
 from ..plan import tuning
 from ..plan.candidates import PLANNERS
 from ..plan.rehearsal import labelled_rows
+from .cells import nested, require_sweep
 
 DEFAULT = (AUTO, "private_knn", "gnmax", "linear_noisy_sgd")
 PATE = ("gnmax", "lnmax")
@@ -31,12 +32,13 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     """A comparison's settings for the methods and budgets in ``given``. Beside them are students
     without privacy: of all private labels, and of the public rows' own labels if these are known.
 
+    A method whose mechanism has settings in the ``sweep`` has all others by rules, not rehearsals.
     Raises as ``settings_by`` and ``config_of``; InvalidInput for a method without settings.
     """
-    by_budget = {
-        epsilon: settings_by(Namespace(**{**vars(given), "epsilon": epsilon}), files, dotted)
-        for epsilon in given.epsilon or [1.0]
-    }
+    require_sweep(given.sweep)
+    first = nested({name: values[0] for name, values in given.sweep.items()}).get("mechanism", {})
+    others = {name: value for name, value in dotted.items() if not first or name != "mechanism"}
+    by_budget = _by_budget(given, files, others)
     *_, last = by_budget.values()
     shared = _with_features(merged(last, {"mechanism": {"kind": AUTO}}))
     config = config_of(shared)
@@ -48,11 +50,27 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
         if kind not in known:
             cure = f"Rehearsals need {MIN_ROWS} labelled public or test rows."
             raise InvalidInput("methods", f"some of {', '.join(known)}", kind, cure)
-    methods = [_method(kind, by_budget, rows, records) for kind in kinds]
+    if first and AUTO in kinds:
+        rule = "kinds that have the settings of the sweep"
+        raise InvalidInput("methods", rule, AUTO, "It chooses its mechanism's settings by itself.")
+    methods = []
+    for kind in kinds:
+        fixed = first and kind not in (*PATE, *BASELINES)
+        own = merged({"mechanism": {"kind": kind}}, merged(dotted, {"mechanism": first}))
+        budgets = _by_budget(given, files, own) if fixed else by_budget
+        methods.append(_method(kind, budgets, rows, records))
     methods.append({"name": "private labels without privacy", "reference": "non_private"})
     if public.labels is not None:
         methods.append({"name": "public labels alone", "reference": "true_labels"})
     return {**shared, "methods": methods, "seeds": given.seeds or [0]}
+
+
+def _by_budget(given: Namespace, files: Settings, dotted: Settings) -> dict[float, Settings]:
+    """The settings of a run at each budget."""
+    return {
+        epsilon: settings_by(Namespace(**{**vars(given), "epsilon": epsilon}), files, dotted)
+        for epsilon in given.epsilon or [1.0]
+    }
 
 
 def _known(config: Config, rehearsed: bool) -> list[str]:
@@ -94,7 +112,7 @@ def _method(
         if kind in PATE:
             automatic = merged(settings, {"mechanism": {"kind": AUTO}})
             point = _asking(_with_features(automatic), kind, rows, teachers_of(records))
-        elif kind != AUTO:
+        elif kind not in (AUTO, settings["mechanism"]["kind"]):
             point = {**settings, "mechanism": {"kind": AUTO, "among": kind}}
         points.append({**point, "epsilon": epsilon})
     return {"name": kind, "points": points}

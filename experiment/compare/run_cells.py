@@ -33,7 +33,7 @@ from ...wall.files import reading, write_file
 from ...wall.labels import has_truth
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
-from ..config.own import CURES
+from ..config.own import CURES, run_name
 from ..config.tuning import MIN_ROWS
 from ..plan import tuning
 from ..plan.rehearsal import labelled_rows
@@ -43,8 +43,10 @@ from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .baselines import PrivateTraining, first_embedder
 from .cells import Cell, Reference
+from .lines import lines_of, to_csv, to_latex
 from .table import plot, render, summarise
 
+Lines = list[dict[str, Any]]
 RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
 
 
@@ -52,7 +54,8 @@ RESTORE = "Restore it: without it a baseline is trained anew, which is another r
 class Bench:
     """What all cells of a comparison share: the folder ``out``, the split, and a source of noise.
 
-    Each run's custodian's directory is in OUT.custodian (mode 0700).
+    Each run's custodian's directory is in OUT.custodian (mode 0700). ``console`` shows warnings
+    alone: the comparison has a bar of its own.
     """
 
     out: Path
@@ -69,11 +72,12 @@ class Bench:
 
 def run_cells(
     cells: list[Cell], out: Path, *, entropy: Entropy, console: Console
-) -> list[dict[str, Any]]:
-    """Run, or finish, all cells; returns the table's rows.
+) -> tuple[Lines, Lines]:
+    """Run, or finish, all cells; returns the table's rows, and a line for each cell.
 
-    Nothing is read before every budget is affordable. Writes comparison.json, comparison.md and a
-    plot into ``out``. Raises LabelwallError if ``out`` has a cell of that name with other settings.
+    Nothing is read before every budget is affordable. Writes comparison.json, .md, .csv and .tex
+    and a plot into ``out``, also of cells that are there already. Raises LabelwallError if ``out``
+    has a cell of that name with other settings.
     """
     require_devices(cells[0].config.student)
     torch.set_num_threads(cells[0].config.threads)
@@ -87,22 +91,39 @@ def run_cells(
             require_diffprivlib()
     data = cells[0].config.data
     task, public = describe(data), read_public(data)
-    bench = Bench(out=out, task=task, public=public, entropy=entropy, console=console)
+    quiet = Console(quiet=True, loggers=console.loggers)
+    bench = Bench(out=out, task=task, public=public, entropy=entropy, console=quiet)
     results = [_stored(cell, bench) for cell in cells]  # before anything is written
     if not len(public.test_labels):
         raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
     make_private(bench.custodian)
     console.say(spent(cells))
-    for number, cell in enumerate(cells):
-        console.say(f"cell {number + 1} of {len(cells)}: {cell.folder}")
-        results[number] = results[number] or _result(cell, bench)
-        known = [result for result in results if result is not None]
-        rows = summarise(known)
-        content = json.dumps({"table": rows, "cells": known}, indent=2)
-        write_file(out / "comparison.json", content)
-        write_file(out / "comparison.md", f"{render(rows)}\n\n{spent(cells)}\n")
-        write_file(out / "accuracy_by_epsilon.svg", plot(rows))
-    return rows
+    open_cells = [number for number, result in enumerate(results) if result is None]
+    try:
+        for done, number in enumerate(open_cells):
+            console.say(f"cell {number + 1} of {len(cells)}: {cells[number].folder}")
+            console.progress("cells", done, len(open_cells))
+            if any(results):  # a killed comparison has its table, too
+                _write(cells, results, out)
+            results[number] = _result(cells[number], bench)
+    finally:
+        console.progress("cells", len(open_cells), len(open_cells))
+    return _write(cells, results, out)
+
+
+def _write(cells: list[Cell], results: list[Any], out: Path) -> tuple[Lines, Lines]:
+    """Write what is known of the ``cells``; returns the table's rows, and a line for each cell."""
+    known, data = [result for result in results if result is not None], cells[0].config.data
+    places = {"data": data.path, "private": data.private, "public": data.public}
+    name = run_name({key: place for key, place in places.items() if place}, ())
+    rows, lines = summarise(known), lines_of(known, name or data.source)
+    content = json.dumps({"table": rows, "cells": known}, indent=2)
+    write_file(out / "comparison.json", content)
+    write_file(out / "comparison.md", f"{render(rows)}\n\n{spent(cells)}\n")
+    write_file(out / "comparison.csv", to_csv(lines))
+    write_file(out / "comparison.tex", to_latex(lines, spent(cells)))
+    write_file(out / "accuracy_by_epsilon.svg", plot(rows))
+    return rows, lines
 
 
 def spent(cells: list[Cell]) -> str:

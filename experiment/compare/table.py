@@ -97,7 +97,7 @@ def _scores(row: dict[str, Any]) -> str:
 
 
 def plot(rows: list[dict[str, Any]]) -> bytes:
-    """SVG of each method's score by epsilon, with its range, and of the references.
+    """SVG of each method's score by epsilon, its range as a band, and of the references.
 
     The same rows give the same bytes, without a date or a program's name. matplotlib is imported
     here, and its figure used without pyplot, so that no global state is touched.
@@ -131,9 +131,11 @@ def _draw(axes: "Axes", rows: list[dict[str, Any]], unit: int) -> None:
         if not points:
             continue
         at, scores = zip(*((row["epsilon"], unit * score(row)) for row in points), strict=True)
-        bars = [[unit * abs(row[end] - score(row)) for row in points] for end in ("low", "high")]
-        marker = MARKERS[place % len(MARKERS)]
-        axes.errorbar(at, scores, yerr=bars, marker=marker, capsize=3, label=method)
+        low, high = ([unit * row[end] for row in points] for end in ("low", "high"))
+        (line,) = axes.plot(at, scores, marker=MARKERS[place % len(MARKERS)], label=method)
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        if len(at) == 1:  # where a band has no width
+            axes.vlines(at, low, high, color=line.get_color())
     for place, row in enumerate(references):
         height, above = unit * score(row), "top" if place else "bottom"
         axes.axhline(height, color="#5a6875", linestyle=":")

@@ -164,11 +164,11 @@ def _dotted(words: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place.get(group), dict):
                 place[group] = {}
             place = place[group]
-        place[last] = _value(value)
+        place[last] = value_of(value)
     return settings
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """None for null, lists and groups as in YAML, else the text itself: its setting has a type."""
     with suppress(yaml.YAMLError):
         return parsed(text) if text == "null" or text.startswith(("[", "{")) else text

@@ -4,10 +4,11 @@ One's own data have one budget: its ledger lies where the private rows are, whos
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,15 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
     assert side.directory is not None
     if (beside := place_of(side.data)) is None:
         return
-    known = budgets_of(beside)
     name = side.ledger or os.path.relpath(side.directory.resolve(), beside)
-    known[name] = [side.budget.epsilon, side.budget.delta]
-    with suppress(InvalidInput):  # a folder of rows that can not be written
+    own = {name: [side.budget.epsilon, side.budget.delta]}
+    known = budgets_of(beside) | own
+    with suppress(InvalidInput), ExitStack() as stack:  # of rows that can not be written beside
         make_private(beside)
+        folder = os.open(beside, os.O_RDONLY)
+        stack.callback(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # commands that begin together are all in the sum
+        known = budgets_of(beside) | own
         with whole(beside / BUDGETS) as file:
             file.write(json.dumps(known).encode())
     if len(known) > 1:

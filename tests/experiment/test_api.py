@@ -95,9 +95,14 @@ def test_a_price_reads_no_private_row() -> None:
 
 def test_methods_are_compared_and_what_privacy_costs_stands_beside_them() -> None:
     quick = {name: QUICK[name] for name in ("student", "threads")}
-    table = lw.compare(arrays(), ["gnmax"], 8.0, out="out", quiet=True, **quick)
-    assert [row["method"] for row in table.rows] == ["gnmax", "private labels without privacy"]
+    sweep = {"mechanism.teachers": [4, 5]}
+    table = lw.compare(arrays(), ["gnmax"], 8.0, out="out", sweep=sweep, quiet=True, **quick)
+    variants = ["gnmax teachers=4", "gnmax teachers=5"]
+    assert [row["method"] for row in table.rows] == [*variants, "private labels without privacy"]
     assert "gnmax" in str(table)
+    frame = table.frame()
+    assert list(frame.method) == [row["method"] for row in table.rows]
+    assert list(frame.accuracy) == [row["accuracy"] for row in table.rows]
     assert Path("out.custodian").stat().st_mode & 0o077 == 0
 
 

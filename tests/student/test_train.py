@@ -91,13 +91,13 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path, monkeyp
     prior = "uniform" if kind == "classes" else "none"
     config = replace(CONFIG, precision="bf16-mixed", class_prior=prior, steps=120)
     owner, seen = Student if kind == "classes" else Regressor, []
-    original = owner._supervised
+    original = owner.supervised
 
     def noted(self: Student, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         seen.append(outputs.dtype)
         return original(self, outputs, y)
 
-    monkeypatch.setattr(owner, "_supervised", noted)
+    monkeypatch.setattr(owner, "supervised", noted)
     trained = TASKS[kind].train(tmp_path, config, test_x=None)
     tensors = safetensors.torch.load(trained.weights).values()
     assert {*seen, *(tensor.dtype for tensor in tensors)} == {torch.float32}

@@ -3,13 +3,17 @@
 import json
 import shlex
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import parse_cells
+from labelwall.experiment.compare.lines import COLUMNS
 from labelwall.experiment.compare.table import plot, render, summarise
 from labelwall.teacher.mechanisms.votes import Gnmax
 from tests.experiment import tiny
@@ -42,6 +46,7 @@ methods:
   - name: all private labels
     reference: non_private
 """
+REFERENCE = "  - name: true labels\n    reference: true_labels\n"
 COMMAND = ["compare", "--config", "compare.yaml", "--out", "out"]
 METHODS = [line.partition(": ")[2] for line in CONFIG.splitlines() if "- name" in line]
 
@@ -80,6 +85,26 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> N
     assert [p.stem for p in (folder / "out").glob("*.svg")] == ["accuracy_by_epsilon"]
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
+    check_files_are_written_again_from_stored_cells(folder / "out", before)
+
+
+def check_files_are_written_again_from_stored_cells(out: Path, before: dict[Path, int]) -> None:
+    names = [f"comparison.{form}" for form in ("json", "md", "csv", "tex")]
+    files = {out / name: (out / name).read_bytes() for name in [*names, "accuracy_by_epsilon.svg"]}
+    for path in files:
+        path.unlink()
+    assert pipeline.main(COMMAND) == 0
+    assert {path: path.read_bytes() for path in files} == files
+    assert {p: p.stat().st_mtime_ns for p in before} == before  # ledgers and results
+    frame = pd.read_csv(out / "comparison.csv")
+    assert list(frame.columns) == list(COLUMNS)
+    assert sorted(zip(frame.method, frame.seed, strict=True)) == sorted(product(METHODS, (0, 1)))
+    assert set(frame.data) == {"data"}
+    table = json.loads((out / "comparison.json").read_text())["table"]
+    by_method = frame.groupby("method").accuracy
+    for row in table:
+        ends = by_method.min()[row["method"]], by_method.max()[row["method"]]
+        assert ends == (row["low"], row["high"])
 
 
 def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys) -> None:
@@ -141,6 +166,7 @@ def test_rows_are_medians_and_ranges_over_seeds() -> None:
     for text in ("0.1", "0.2", "0.5", "1", "a", "b", "c"):  # numbers, not formulas
         assert f">{text}<" in picture
     assert "mathdefault" not in picture
+    assert picture.count('id="FillBetweenPolyCollection_') == 1  # of "a"
 
 
 TABLES = shlex.split("compare --private a.csv --public b.csv --test c.csv --label kind")
@@ -209,6 +235,57 @@ def test_settings_follow_from_public_rows_and_the_budget(tables: Path) -> None:
     assert gnmax.config.rounds[0].queries > few.config.rounds[0].queries
     assert (peer.baseline.batch_size, peer.baseline.expected_records) == (250, 1000)
     assert {cell.epsilon for cell in cells} == {1.0, 30.0, None}
+
+
+def test_each_value_of_a_swept_setting_is_a_variant_with_a_budget_of_its_own(folder: Path) -> None:
+    changed = CONFIG.split("  - name: LNMAX")[0] + REFERENCE
+    (folder / "compare.yaml").write_text(changed)
+    command = [*COMMAND, "--seeds", "0", "--sweep", "mechanism.centroids", "5", "6"]
+    assert pipeline.main(command) == 0
+    table = json.loads(Path("out/comparison.json").read_text())["table"]
+    variants = ["reverse kNN centroids=5", "reverse kNN centroids=6"]
+    assert [row["method"] for row in table] == [*variants, "true labels"]
+    for count in (5, 6):
+        run = Path(f"out/reverse_knn_centroids_{count}/epsilon_50/seed_0/run")
+        assert yaml.safe_load((run / "config.yaml").read_text())["mechanism"]["centroids"] == count
+        assert (run / "ledger.sqlite").exists()
+    assert "2 releases of the same records spend the sum, epsilon 100" in (
+        Path("out/comparison.md").read_text()
+    )
+    assert f">{variants[1]}<" in Path("out/accuracy_by_epsilon.svg").read_text()
+
+
+def test_all_combinations_of_swept_settings_by_name(tables: Path) -> None:
+    sweep = ["--sweep", "mechanism.k", "10", "30", "--sweep", "student.steps", "20", "40"]
+    given = ["--methods", "private_knn", "linear_noisy_sgd", "--mechanism.threshold", "5"]
+    cells, _ = parse_cells(["--data", "v.npz", *given, *sweep, "--epsilon", "2", "--out", "o"])
+    assert [cell.method for cell in cells] == [
+        *(f"private_knn k={k} steps={steps}" for k, steps in product((10, 30), (20, 40))),
+        *("linear_noisy_sgd", *REFERENCES),
+    ]
+    runs = [cell.config for cell in cells[:4]]
+    assert [(c.mechanism.k, c.student.steps) for c in runs] == [*product((10, 30), (20, 40))]
+    assert {(c.mechanism.kind, c.mechanism.threshold) for c in runs} == {("private_knn", 5)}
+    assert {cell.epsilon for cell in cells[:5]} == {2.0}
+    assert len({cell.folder for cell in cells}) == len(cells)
+
+
+@pytest.mark.parametrize(
+    ("words", "mentioned"),
+    [
+        ("gnmax --sweep budget.epsilon 1 2", "--epsilon and --seeds are options"),
+        ("gnmax --sweep data.root a b", "one split is compared"),
+        ("gnmax --sweep mechanism.k 3", "unknown setting `mechanism.k`"),
+        ("gnmax --sweep mechanism.teachers", "`sweep[mechanism.teachers]` must be a list"),
+        ("auto --sweep mechanism.k 3", "It chooses its mechanism's settings by itself."),
+        ("linear_noisy_sgd --sweep student.steps 3", "`sweep` must be left out"),
+    ],
+)
+def test_a_sweep_that_compares_nothing_is_one_line(tables: Path, words, mentioned, capsys) -> None:
+    check_one_error(
+        ["compare", "--data", "v.npz", "--methods", *words.split(), *QUICKLY], mentioned, capsys
+    )
+    assert not Path("out").exists()
 
 
 OWN_MISTAKES = {

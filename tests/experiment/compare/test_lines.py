@@ -1,0 +1,62 @@
+"""Lines of a comparison's cells, and the table in LaTeX."""
+
+import csv
+import io
+
+import pytest
+
+from labelwall.experiment.compare.cells import MethodConfig
+from labelwall.experiment.compare.lines import COLUMNS, lines_of, to_csv, to_latex
+from labelwall.wall.errors import InvalidInput
+
+KNN = {"method": "private_knn k=10", "budget": 1.0, "delta": 1e-5, "epsilon": 0.9}
+RESULTS = [
+    {**KNN, "seed": 0, "labels": 10, "accuracy": 0.5, "cpu_seconds": 3.0},
+    {**KNN, "seed": 1, "labels": 12, "accuracy": 0.7, "cpu_seconds": 3.0, "epsilon": 0.95},
+    {"method": "forest", "budget": 2.0, "epsilon": 2.0, "claim": "its own", "accuracy": 0.25},
+    {"method": "none", "budget": None, "epsilon": None, "accuracy": 0.9},
+    {"method": "poor", "budget": 0.1, "epsilon": 0.1, "refused": "0.1 buys nothing, not one"},
+]
+
+
+def test_a_line_a_cell_with_the_same_columns() -> None:
+    lines = lines_of(RESULTS, "rows, of mine")
+    read = list(csv.DictReader(io.StringIO(to_csv(lines))))
+    assert [list(row) for row in read] == [list(COLUMNS)] * len(RESULTS)
+    assert [row["accuracy"] for row in read] == ["0.5", "0.7", "0.25", "0.9", ""]
+    assert {row["data"] for row in read} == {"rows, of mine"}
+    assert read[4]["refused"] == "0.1 buys nothing, not one"
+    assert (read[2]["claim"], read[3]["epsilon"]) == ("its own", "")
+
+
+def test_latex_has_means_and_ranges_by_method_and_budget() -> None:
+    assert to_latex(lines_of(RESULTS, "a"), "A note.").splitlines() == [
+        "% Means, and ranges over seeds. A note.",
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r"Method & $\varepsilon$ & Accuracy (\%) & Seeds \\",
+        r"\midrule",
+        r"private\_knn k=10 & 0.95 & 60.0 (50.0 to 70.0) & 2 \\",
+        r"forest & 2 (claimed) & 25.0 & 1 \\",
+        r"none & -- & 90.0 & 1 \\",
+        r"poor & 0.1 & -- & 1 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    for name in ("a&b", "a%", "a$", "a#", "{a}", "a~", "a^", "a\\b"):  # which LaTeX would not print
+        with pytest.raises(InvalidInput, match="letters, digits"):
+            MethodConfig(name=name, reference="true_labels")
+
+
+def test_values_have_errors() -> None:
+    found = {"rmse": 2.0, "mae": 1.5, "r2": 0.25}
+    result = {"method": "mean", "budget": 1.0, "epsilon": 1.0, "accuracy": None, "errors": found}
+    more = {"label_errors": {"rmse": 3.0}, "labels": 4}
+    lines = lines_of([result | more, {**result, "errors": {**found, "r2": 0.75}}], "a")
+    assert [(line["rmse"], line["r2"], line["label_rmse"]) for line in lines] == [
+        (2.0, 0.25, 3.0),
+        (2.0, 0.75, None),
+    ]
+    text = to_latex(lines, "")
+    assert r"Method & $\varepsilon$ & RMSE & $R^2$ & Seeds" in text
+    assert "mean & 1 & 2 (2 to 2) & 0.500 (0.250 to 0.750) & 2" in text
