@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from ...wall.errors import LabelwallError, reason_of
 from ..noise.entropy import SystemEntropy
 from ..service.keys import token_of
-from ..service.service_config import ServiceConfig
+from ..service.service_config import ANY, ServiceConfig
 from .private_settings import PrivateSide
 from .serving import CHILD, serve
 
@@ -64,7 +64,7 @@ def main() -> None:
     side = TypeAdapter(PrivateSide).validate_json(sys.stdin.readline())
     try:
         # Its only caller is the run that started it, which names its own networks
-        config = ServiceConfig(port=0, backbones=None)
+        config = ServiceConfig(port=0, backbones=[ANY])
         serve(side, config, entropy=SystemEntropy(), child_of=secret)
     except LabelwallError as error:
         sys.exit(f"labelwall: {error}")

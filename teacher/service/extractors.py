@@ -18,7 +18,7 @@ from ...wall.wire import decode_extractor
 from ..records.embedding_cache import cache_name
 from .callers import OneAtATime
 from .replies import refused
-from .service_config import MIB, Settings
+from .service_config import ANY, MIB, Settings
 
 MAX_EXTRACTORS = 8  # kept in memory
 MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
@@ -30,8 +30,8 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
     config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
     network = re.sub(f"^{PRETRAINED}", TIMM, spec.network)
-    if config.backbones is not None and network not in config.backbones:
-        rule = f"one of {', '.join(config.backbones)}"
+    if ANY not in config.accepted and network not in config.accepted:
+        rule = f"one of {', '.join(config.accepted)}"
         cure = "The custodian's setting `service.backbones` lists them."
         raise InvalidInput("extractor.backbone", rule, network, cure)
     shapes, expected = (spec.input_shape, spec.num_classes), (task.input_shape, task.num_classes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,7 @@ MIB = 1 << 20
 _VECTORS = "raw box mlp linear fourier bins trees"
 _IMAGES = "hog small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3 efficientnet_lite0"
 OWN_BACKBONES = (*_VECTORS.split(), *_IMAGES.split(), "efficientnet_lite0_stages")
+ANY = "any"  # in place of a backbone's name
 RANGES = {
     "port": (0, 65535),
     "max_body": (1, 1 << 20),
@@ -46,8 +47,8 @@ class ServiceConfig:
             "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
             under the assumption, named in every certificate, that analysts do not pool answers.
             Fixed by the first start on a custodian_dir.
-        backbones: accepted extractors, by their networks' names; each timm model has to be listed,
-            as "timm/NAME", with published weights or not. All known networks when null.
+        backbones: networks that are accepted, by name, timm's as "timm/NAME"; "any": all that are
+            known; null: all but timm's.
     """
 
     host: str = "127.0.0.1"
@@ -58,7 +59,12 @@ class ServiceConfig:
     requests_per_second: float = 100.0
     connections_by_address: int = 128
     budget: Literal["shared", "per_analyst"] = "shared"
-    backbones: list[str] | None = field(default_factory=lambda: list(OWN_BACKBONES))
+    backbones: list[str] | None = None
+
+    @property
+    def accepted(self) -> Sequence[str]:
+        """``backbones`` by name."""
+        return OWN_BACKBONES if self.backbones is None else self.backbones
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

@@ -175,7 +175,7 @@ def test_the_table_can_pass(running):
 
 
 def test_a_service_takes_every_network_by_itself_released_or_as_decisions():
-    taken = set(ServiceConfig().backbones)
+    taken = set(ServiceConfig().accepted)
     assert taken == {"hog", "raw", "box", *NETWORKS}
     for prefix in ("", *DECIDED.values(), RELEASED, CLASS + RELEASED):
         assert ExtractorSpec(f"{prefix}linear", (4,), 3).network in taken
