@@ -14,6 +14,7 @@ from ...wall.files import write_file
 from ..config.config import Config
 from ..config.settings import to_yaml
 from .door import fixed, placed, resumed, rounds_of
+from .expected import tried
 from .public_side import public_rows
 from .rounds import run_rounds
 from .run_folder import RunFolder
@@ -73,4 +74,6 @@ def run(
         if schedule.budget.periods > 1:
             console.say(f"period {period} of {schedule.budget.periods}")
         score = schedule.asked_score(period)
+        numbers = [r.number for r in rounds if r.period == period]
+        console.expect(lambda: tried(settings, public.task, public.data, numbers))
         return run_rounds(teacher, public, rounds, score, folder, console)
