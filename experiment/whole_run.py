@@ -15,6 +15,7 @@ from .run.expected import guessed
 from .run.run_folder import RunFolder
 from .run.served import served, service_plan
 from .run.summary import Summary
+from .run.tuning import REHEARSAL
 
 
 def train(
@@ -30,7 +31,8 @@ def train(
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    with console.whole(guessed(range(1, len(config.rounds) + 1), config.open)):
+    rounds, rehearsal = range(1, len(config.rounds) + 1), REHEARSAL if config.open else 0.0
+    with console.whole(guessed(rounds, rehearsal)):
         return _trained(config, run_dir, console, isolate, update)
 
 

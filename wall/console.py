@@ -52,22 +52,21 @@ class Console:
     def expect(self, expected: Callable[[], Mapping[str, float]]) -> None:
         """Expect other seconds of the run's parts, now that more is known, if anybody looks."""
         if self._whole is not None and not self._quiet:
-            self._whole.expect(expected())
+            self._whole.expected = dict(expected())
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Count what happens inside as a ``part`` of the run, but for the parts inside it."""
         began, before, whole = time.monotonic(), sum(self.seconds.values()), self._whole
-        outer = whole.part if whole else ""
         if whole is not None:
-            whole.part, whole.since = part, began
+            outer, whole.part, whole.since = whole.part, part, began
             self.progress(part, 0, 1)
         yield
         inside = sum(self.seconds.values()) - before
         own = time.monotonic() - began - inside
         self.seconds[part] = self.seconds.get(part, 0.0) + own
         if whole is not None:
-            whole.ended(part, own)
+            whole.took[part.split(": ")[-1]] = own
             whole.part, whole.since = outer, time.monotonic()
 
     def say(self, text: str) -> None:
@@ -102,7 +101,9 @@ class Console:
             known |= {"whole": round(share, 3), "left_s": round(left)}
             what = whole.part or what
             text = f"{what}, {share:.0%} of the run"
-        words = "" if left is None else f"about {_duration(left)} left"
+        words = ""
+        if left is not None:
+            words = f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
         if self.interactive:
             self._bar = self._bar or self._start()
             bar = self._bar.task_ids[0]
@@ -127,7 +128,3 @@ class Console:
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._task = None, ""
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -27,21 +27,12 @@ class Whole:
 
     def __init__(self, expected: Mapping[str, float]) -> None:
         self.expected, self.part, self.since = dict(expected), "", 0.0
-        self._took = dict[str, float]()  # the last one of each kind in PUBLIC
+        self.took = dict[str, float]()  # seconds of the last part of each kind
         self._reached = 0.0
-
-    def expect(self, expected: Mapping[str, float]) -> None:
-        """Have these parts after those that ended."""
-        ended = {part: known for part, known in self.expected.items() if part in self._took}
-        self.expected = {**ended, **expected}
-
-    def ended(self, part: str, seconds: float) -> None:
-        """Hear how long a part took."""
-        self._took[part.split(": ")[-1]] = seconds
 
     def _of(self, part: str) -> float:
         kind = part.split(": ")[-1]
-        return self._took.get(kind, self.expected[part]) if kind in PUBLIC else self.expected[part]
+        return self.took.get(kind, self.expected[part]) if kind in PUBLIC else self.expected[part]
 
     def reached(self, now: float, task_left: float) -> tuple[float, float]:
         """(share done, which never falls; seconds left), where the present task wants so many."""

@@ -1,7 +1,6 @@
 """What is decided of a run before it asks: by its settings, by its folder and by its ledger."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import dropwhile
@@ -115,6 +114,4 @@ def rounds_of(folder: RunFolder, rounds: Sequence[Round], public: str, update: b
             "`labelwall update` asks the next one, if there is one; another --custodian_dir "
             "opens another budget, and both add up."
         )
-    if over and not begun and not finished:
-        shutil.rmtree(folder.path / "round_1", ignore_errors=True)
     return [replace(planned, number=number) for number, planned in enumerate(asked, start=1)]

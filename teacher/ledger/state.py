@@ -72,11 +72,9 @@ class LedgerState:
     def lost_whole(self, slot: int) -> bool:
         """Whether all that a slot pays for was charged and is recorded nowhere."""
         assert self.plan is not None
-        lost = Counter[str]()
-        for charged, name, count in self.open_charges.values():
-            lost[name] += count if charged == slot else 0
+        lost = [name for at, name, n in self.open_charges.values() for _ in range(n) if at == slot]
         releases = self.plan.slots[slot].releases
-        return all(lost[r.name] == r.cap and not r.prepaid for r in releases)
+        return all(lost.count(r.name) == r.cap and not r.prepaid for r in releases)
 
     def release(self, slot: int, name: str) -> Release:
         """A release of the plan. Raises LedgerMismatch where the slot has none of this name."""
