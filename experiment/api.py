@@ -12,6 +12,7 @@
 import html
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -217,10 +218,11 @@ def priced(
     with console.timed("rehearsal"):
         config, optimum = best_plan(config, console, min_accuracy)
     shown, records = describe_plan(config.schedule), optimum.goal.expected_records
-    seconds, line = forecast(config, console.seconds["rehearsal"])
+    shown["expected_records"], line = records, ""
+    with suppress(InvalidInput):  # of a student that does not fit, which a service never trains
+        shown["seconds"], line = forecast(config, console.seconds["rehearsal"])
     lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum), line
     text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
-    shown |= {"expected_records": records, "seconds": seconds}
     return config, shown | describe_candidates(optimum), text
 
 
