@@ -52,7 +52,7 @@ class Console:
     def expect(self, expected: Callable[[], Mapping[str, float]]) -> None:
         """Expect other seconds of the run's parts, now that more is known, if anybody looks."""
         if self._whole is not None and not self._quiet:
-            self._whole.expected = dict(expected())
+            self._whole.expected, self._whole.most = dict(expected()), 0.0
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

@@ -28,19 +28,19 @@ class Whole:
     def __init__(self, expected: Mapping[str, float]) -> None:
         self.expected, self.part, self.since = dict(expected), "", 0.0
         self.took = dict[str, float]()  # seconds of the last part of each kind
-        self._reached = 0.0
+        self.most = 0.0
 
     def _of(self, part: str) -> float:
         kind = part.split(": ")[-1]
         return self.took.get(kind, self.expected[part]) if kind in PUBLIC else self.expected[part]
 
     def reached(self, now: float, task_left: float) -> tuple[float, float]:
-        """(share done, which never falls; seconds left), where the present task wants so many."""
+        """(share done, which falls where others are expected alone; seconds left), where the present task wants so many."""
         parts = [*self.expected]
         place = parts.index(self.part) if self.part in parts else 0
         done, later = map(self._of, parts[:place]), map(self._of, parts[place + 1 :])
         here = now - self.since if self.part in parts else 0.0
         left = max(self._of(parts[place]) - here, task_left) + sum(later)
         spent = sum(done) + here
-        self._reached = max(self._reached, spent / max(spent + left, 1e-9))
-        return self._reached, left
+        self.most = max(self.most, spent / max(spent + left, 1e-9))
+        return self.most, left

@@ -80,8 +80,8 @@ def fixed(given: Schedule, folder: RunFolder, console: Console) -> Schedule:
 
 
 def rounds_of(folder: RunFolder, rounds: Sequence[Round], public: str, update: bool) -> list[Round]:
-    """Of all ``rounds`` of the plan those up to the last period that the folder began or, to
-    ``update`` one that has its report, up to the next.
+    """The plan's ``rounds`` up to the last period that the folder began or, to ``update`` one that
+    has its report, up to the next.
 
     First rounds all of whose releases were charged and lost by a kill are over: the others are
     numbered without them. Raises LabelwallError where no others are left of these periods,
