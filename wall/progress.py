@@ -35,7 +35,7 @@ class Whole:
         return self.took.get(kind, self.expected[part]) if kind in PUBLIC else self.expected[part]
 
     def reached(self, now: float, task_left: float) -> tuple[float, float]:
-        """(share done, which falls where others are expected alone; seconds left), where the present task wants so many."""
+        """(share done, which never falls by itself; seconds left), if the task wants so many."""
         parts = [*self.expected]
         place = parts.index(self.part) if self.part in parts else 0
         done, later = map(self._of, parts[:place]), map(self._of, parts[place + 1 :])
