@@ -12,6 +12,7 @@
 import html
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -212,12 +213,17 @@ def priced(
         warning = large(config.budget.delta, config.records(1))
         return config, shown, "\n".join(filter(None, (render_plan(shown), warning)))
     from .plan.search import best_plan  # takes a second
+    from .run.expected import forecast
 
-    config, optimum = best_plan(config, console, min_accuracy)
+    with console.timed("rehearsal"):
+        config, optimum = best_plan(config, console, min_accuracy)
     shown, records = describe_plan(config.schedule), optimum.goal.expected_records
-    lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum)
+    shown["expected_records"], line = records, ""
+    with suppress(InvalidInput):  # of a student that does not fit, which a service never trains
+        shown["seconds"], line = forecast(config, console.seconds["rehearsal"])
+    lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum), line
     text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
-    return config, {**shown, "expected_records": records, **describe_candidates(optimum)}, text
+    return config, shown | describe_candidates(optimum), text
 
 
 @dataclass(frozen=True)

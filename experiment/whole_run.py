@@ -11,9 +11,11 @@ from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
 from .run.door import placed, resumed
+from .run.expected import guessed
 from .run.run_folder import RunFolder
 from .run.served import served, service_plan
 from .run.summary import Summary
+from .run.tuning import REHEARSAL
 
 
 def train(
@@ -29,6 +31,15 @@ def train(
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
+    rounds, rehearsal = range(1, len(config.rounds) + 1), REHEARSAL if config.open else 0.0
+    with console.whole(guessed(rounds, rehearsal)):
+        return _trained(config, run_dir, console, isolate, update)
+
+
+def _trained(
+    config: Config, run_dir: Path, console: Console, isolate: bool, update: bool
+) -> Summary:
+    """``train``, part by part."""
     from .plan.show import announce, tell_columns
 
     folder, entropy = RunFolder(run_dir), None

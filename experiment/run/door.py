@@ -1,7 +1,9 @@
 """What is decided of a run before it asks: by its settings, by its folder and by its ledger."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.computing import Computing
 from ...wall.console import Console
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
+from ...wall.questions import Round
 from ..config.config import Config
 from ..config.settings import load_config
 from .run_folder import RunFolder
@@ -76,20 +79,39 @@ def fixed(given: Schedule, folder: RunFolder, console: Console) -> Schedule:
     return solved(known)
 
 
-def period_of(folder: RunFolder, rounds: int, public: str, update: bool) -> int:
-    """The last period that the folder began, of so many ``rounds`` each, or, to ``update`` one that
-    has its report, the next. Raises BudgetRefused where there is none, InvalidInput for other
-    public rows.
+def rounds_of(folder: RunFolder, rounds: Sequence[Round], public: str, update: bool) -> list[Round]:
+    """The plan's ``rounds`` up to the last period that the folder began or, to ``update`` one that
+    has its report, up to the next.
+
+    First rounds all of whose releases were charged and lost by a kill are over: the others are
+    numbered without them. Raises LabelwallError where no others are left of these periods,
+    BudgetRefused where there is no next period, InvalidInput for other ``public`` rows.
     """
-    known, periods = len(folder.periods()), folder.plan().periods
-    begun = (folder.path / f"round_{known * rounds + 1}").exists()  # and killed
-    last = known + (begun or not known or (update and folder.report.exists()))
+    state, finished, periods = folder.ledger_state(), folder.periods(), folder.plan().periods
+    asked = [*dropwhile(lambda planned: state.lost_whole(planned.slot), rounds)]
+    over = asked[0].period - 1 if asked else periods
+    known = finished[-1].period if finished else over
+    done = sum(planned.period <= known for planned in asked)
+    begun = (folder.path / f"round_{done + 1}").exists()  # and killed
+    if over and not finished:  # that folder may be of a round that is over
+        begun = any(planned.slot == slot for planned in asked for slot, _ in state.spent)
+    after = not finished or folder.report.exists()
+    last = known + (begun or not known or (update and after))
     if last > periods:
         raise BudgetRefused(
             f"no period is left of the {periods} that the plan has (budget.periods). It was "
             "fixed before the first release; another --custodian_dir opens another budget, and "
             "both add up."
         )
-    if last > 1 and folder.periods()[0].public_sha256 != public:
+    if finished and last > 1 and finished[0].public_sha256 != public:
         raise InvalidInput("public", "the rows of the first period, in their order", "others")
-    return last
+    asked = [planned for planned in asked if planned.period <= last]
+    if not asked:
+        from .lines import lost_line  # torch
+
+        raise LabelwallError(
+            f"{lost_line(state.lost())}: all of period {last} of {periods}, which is over. "
+            "`labelwall update` asks the next one, if there is one; another --custodian_dir "
+            "opens another budget, and both add up."
+        )
+    return [replace(planned, number=number) for number, planned in enumerate(asked, start=1)]

@@ -13,7 +13,8 @@ from ...wall.console import Console
 from ...wall.files import write_file
 from ..config.config import Config
 from ..config.settings import to_yaml
-from .door import fixed, period_of, placed, resumed
+from .door import fixed, placed, resumed, rounds_of
+from .expected import tried
 from .public_side import public_rows
 from .rounds import run_rounds
 from .run_folder import RunFolder
@@ -52,7 +53,8 @@ def run(
     settings = config.public_side()
     require_devices(settings.student)
     folder.create()
-    public = public_rows(settings, private.budget.delta, console)
+    with console.timed("reading"):
+        public = public_rows(settings, private.budget.delta, console)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         private,
@@ -64,11 +66,14 @@ def run(
         isolate=isolate,
     ) as teacher:
         teacher.export(folder.ledger)
-        period = period_of(folder, len(schedule.rounds), digest(public.data.inputs), update)
         schedule = fixed(schedule, folder, console)
+        given = schedule.asked_rounds(public.settings.seed)
+        rounds = rounds_of(folder, given, digest(public.data.inputs), update)
+        period = rounds[-1].period
         write_file(folder.config, to_yaml(config.scheduled(schedule)))
         if schedule.budget.periods > 1:
             console.say(f"period {period} of {schedule.budget.periods}")
-        rounds = [r for r in schedule.asked_rounds(public.settings.seed) if r.period <= period]
         score = schedule.asked_score(period)
+        numbers = [r.number for r in rounds if r.period == period]
+        console.expect(lambda: tried(settings, public.task, public.data, numbers))
         return run_rounds(teacher, public, rounds, score, folder, console)

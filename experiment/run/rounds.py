@@ -79,7 +79,7 @@ def run_rounds(
         )
         if warning := watch.warning():
             console.say(f"round {planned.number}: {warning}")
-        with console.timed("asking"):
+        with console.timed(f"round {planned.number}: asking"):
             current = AskingRound(
                 public=public, planned=watch.remaining, results=results, folder=folder
             )
@@ -88,7 +88,7 @@ def run_rounds(
         folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
         teacher.export(folder.ledger)
         try:
-            with console.timed("training"):
+            with console.timed(f"round {planned.number}: training"):
                 learned = learn(public, planned, asked, results, folder, console)
         except LabelwallError as error:
             if lost := lost_line(folder.ledger_state().lost()):
@@ -240,7 +240,7 @@ def _periods(
         private_score=score,
         public_sha256=digest(public.data.inputs),
     )
-    return (*folder.periods()[: kept.period - 1], last)
+    return (*(p for p in folder.periods() if p.period < kept.period), last)
 
 
 def _with_metadata(

@@ -57,12 +57,12 @@ def ask(
     """
     public, planned = current.public, current.planned
     name, count = f"round {planned.number}", planned.queries or len(public.data.inputs)
-    features = choose_features(current)
-    rows = _choose(current, features.spec, count)
-    if len(rows) < count:
-        console.say(f"{name}: the public pool has only {len(rows)} rows left to ask")
-    console.say(f"{name}: asking {len(rows)} queries with {features.spec.backbone} features")
-    with console.timed("embedding"):
+    with console.timed(f"{name}: embedding"):
+        features = choose_features(current)
+        rows = _choose(current, features.spec, count)
+        if len(rows) < count:
+            console.say(f"{name}: the public pool has only {len(rows)} rows left to ask")
+        console.say(f"{name}: asking {len(rows)} queries with {features.spec.backbone} features")
         teacher.use_extractor(features.spec)
     if planned.form.matrix is None:
         answers = teacher.answer(Queries(public.data.inputs[rows], slot=planned.slot))

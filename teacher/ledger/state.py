@@ -69,6 +69,13 @@ class LedgerState:
         paid = (c for c in self.open_charges.values() if not self.release(*c[:2]).prepaid)
         return dict(Counter(name for _, name, count in paid for _ in range(count)))
 
+    def lost_whole(self, slot: int) -> bool:
+        """Whether all that a slot pays for was charged and is recorded nowhere."""
+        assert self.plan is not None
+        lost = [name for at, name, n in self.open_charges.values() for _ in range(n) if at == slot]
+        releases = self.plan.slots[slot].releases
+        return all(lost.count(r.name) == r.cap and not r.prepaid for r in releases)
+
     def release(self, slot: int, name: str) -> Release:
         """A release of the plan. Raises LedgerMismatch where the slot has none of this name."""
         if self.plan is None or type(slot) is not int or not 0 <= slot < len(self.plan.slots):

@@ -251,6 +251,8 @@ def test_where_a_kill_lost_the_only_release_the_error_says_it(folder, capsys, mo
         assert run(*QUICK) == 130
     command = ["run", "--config", "config.yaml", "--run_dir", "out", *QUICK]
     check_one_error(command, "never answered, as a call was cut off: 1 sum", capsys)
+    check_one_error([*UPDATE], "no period is left of the 1", capsys)
+    assert spent() == {(0, "sum"): 1}
 
 
 def test_rows_in_memory_are_replaced_for_an_update(folder):
@@ -315,3 +317,30 @@ def test_rows_in_memory_are_replaced_by_one_rename(tmp_path, monkeypatch, kind):
 def test_persons_of_files_are_not_given_in_memory(tmp_path):
     with pytest.raises(InvalidInput, match=r"person.*the name of a column"):
         lw.Data("a.csv", "b.csv", person=[1, 2]).options(tmp_path)
+
+
+def test_a_period_that_a_kill_lost_whole_is_over_and_the_update_asks_the_next(
+    folder, monkeypatch, capsys
+):
+    def kill(*_, **__):
+        raise KeyboardInterrupt
+
+    configured(mechanism={"kind": "private_linear", "steps": 1})
+    with monkeypatch.context() as patched:  # after the charge, before the draw
+        patched.setattr("labelwall.teacher.mechanisms.sums.NoisySum.draw", kill)
+        assert run(*QUICK) == 130
+    assert spent() == {(0, "sum"): 1}
+    again = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *QUICK]
+    for _ in range(2):  # it spends no other period, however often it is tried
+        check_one_error(again, "`labelwall update` asks the next one", capsys)
+        assert spent() == {(0, "sum"): 1}
+    with monkeypatch.context() as patched:
+        patched.setattr("labelwall.experiment.run.rounds.learn", kill)
+        assert pipeline.main([*UPDATE]) == 130
+    two = {(0, "sum"): 1, (1, "sum"): 1}
+    for command in (again, again, UPDATE):  # the killed update, its result, and the next one
+        assert spent() == two
+        assert pipeline.main([*command]) == 0
+    assert spent() == two | {(2, "sum"): 1}
+    assert [(p["period"], p["left"]) for p in summary()["periods"]] == [(2, 1), (3, 0)]
+    check_one_error([*UPDATE], "no period is left of the 3", capsys)

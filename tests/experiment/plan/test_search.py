@@ -244,8 +244,12 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(named, small_gri
     assert (loaded.data, loaded.student) == (before.data, before.student)
     assert shown["source"].startswith("400 rows of the test split")
     assert "; always the most frequent class is right on " in shown["source"]
+    assert "seconds" not in shown  # its student, small_cnn, takes no vectors
     check_one_error(command, "`out` must be a file that does not exist yet", capsys)
     assert pipeline.main(["plan", "--config", str(out), "--json"]) == 0
+    mlp = ("--student.backbone", "mlp")
+    seconds = json.loads(printed(capsys, *command[:-2], *mlp, "--json"))["seconds"]
+    assert 0 < seconds["from"] < seconds["to"]
     text = printed(capsys, *command[:-2])
     assert "sigma_screen" in text
     assert "1500 records" in text
