@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .batches import Batch
-    from .module import Student
-
+    Student = Any  # module.Student, which imports this file
+    Batch = tuple[Tensor, Tensor, Tensor]
     Terms = tuple[Tensor, Tensor]  # supervised and semi-supervised, each a scalar
 
 # fixmatch: the averaged student's share of a target, reached after so many of the steps
