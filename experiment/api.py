@@ -220,7 +220,8 @@ def priced(
     shown, records = describe_plan(config.schedule), optimum.goal.expected_records
     shown["expected_records"], line = records, ""
     with suppress(InvalidInput):  # of a student that does not fit, which a service never trains
-        shown["seconds"], line = forecast(config, console.seconds["rehearsal"])
+        rounds, rehearsal = len(config.rounds), console.seconds["rehearsal"]
+        shown["seconds"], line = forecast(config.public_side(), rounds, rehearsal)
     lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum), line
     text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
     return config, shown | describe_candidates(optimum), text

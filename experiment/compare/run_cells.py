@@ -114,7 +114,7 @@ def run_cells(
 def _write(cells: list[Cell], results: list[Any], out: Path) -> tuple[Lines, Lines]:
     """Write what is known of the ``cells``; returns the table's rows, and a line for each cell."""
     known, data = [result for result in results if result is not None], cells[0].config.data
-    places = {"data": data.path, "private": data.private, "public": data.public}
+    places = {"data": data.path, "public": data.public}
     name = run_name({key: place for key, place in places.items() if place}, ())
     rows, lines = summarise(known), lines_of(known, name or data.source)
     content = json.dumps({"table": rows, "cells": known}, indent=2)

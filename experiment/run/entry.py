@@ -75,5 +75,5 @@ def run(
             console.say(f"period {period} of {schedule.budget.periods}")
         score = schedule.asked_score(period)
         numbers = [r.number for r in rounds if r.period == period]
-        console.expect(lambda: tried(settings, public.task, public.data, numbers))
+        console.expect(lambda: tried(settings, public.task, public.data, numbers, public.first))
         return run_rounds(teacher, public, rounds, score, folder, console)

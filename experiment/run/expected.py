@@ -3,12 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...student.public_settings import PublicSide
 from ...student.student_config import PRETRAINED
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
-from ..config.config import Config
+from ...wall.messages import ExtractorSpec
 from .tuning import AROUND, ASKING, RANGE, READING, REPORT, REST, STEP, TRIED, VIEWS
 
 
@@ -22,21 +23,24 @@ def guessed(
 
 
 def tried(
-    settings: PublicSide, task: Task, public: PublicData, rounds: Sequence[int]
+    settings: PublicSide,
+    task: Task,
+    public: PublicData,
+    rounds: Sequence[int],
+    first: ExtractorSpec,
 ) -> dict[str, float]:
-    """``guessed`` by rows that are embedded, steps of a network like the student's, and the number
-    of private rows that is expected, which is public.
+    """``guessed`` by rows that are embedded by the ``first`` round's features, steps of a network
+    like the student's, and the number of private rows that is expected, which is public.
     """
     import torch
 
-    from ...student.asking.features import first_extractor
     from ...student.learning import fixed_or_small
     from ...student.train import LINEAR
     from ...wall.features.embedder import Embedder
     from ...wall.networks import build, one_thread
 
     student, shape, count = settings.student, task.input_shape, len(public.inputs)
-    embedder = Embedder(first_extractor(settings, task, public.inputs))
+    embedder = Embedder(first)
     a_row = _seconds(lambda: embedder.features(public.inputs[:TRIED])) / min(TRIED, count)
     size = student.batch_labelled + VIEWS[student.objective] * student.batch_unlabelled
     step, backbone, views = STEP, fixed_or_small(student), 0.0
@@ -54,10 +58,15 @@ def tried(
     return guessed(rounds, 0.0, embedding, judged + views + student.steps * step)
 
 
-def forecast(config: Config, rehearsal: float) -> tuple[dict[str, int], str]:
+def forecast(settings: PublicSide, rounds: int, rehearsal: float) -> tuple[dict[str, int], str]:
     """(range of a run's seconds, a line of it), with those of the ``rehearsal`` of its method."""
-    task, public = describe(config.data), read_public(config.data)
-    parts = tried(config.public_side(), task, public, range(len(config.rounds)))
+    from ...student.asking.boosted import TREES  # scikit-learn takes a second
+    from ...student.asking.features import first_extractor
+
+    task, public = describe(settings.data), read_public(settings.data)
+    known = replace(settings, features="raw") if settings.features == TREES else settings
+    first = first_extractor(known, task, public.inputs)  # trees are not made for this
+    parts = tried(settings, task, public, range(rounds), first)
     seconds, cores = rehearsal + sum(parts.values()), len(os.sched_getaffinity(0))
     low, high = (round(float(f"{factor * seconds:.1g}")) for factor in RANGE)
     line = f"a run takes about {low} to {high} s on {cores} free cores: an estimate, by public rows"

@@ -8,6 +8,7 @@ import torch
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run import expected
 from labelwall.experiment.run.expected import forecast, guessed, tried
+from labelwall.student.asking.features import first_extractor
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
 
@@ -15,8 +16,9 @@ from tests.experiment import tiny
 def parts(monkeypatch, rounds=(1, 2)) -> dict[str, float]:
     """Expected of the working folder's run where every trial takes a tenth of a second."""
     monkeypatch.setattr(expected, "_seconds", lambda does: does() is None or 0.1)
-    config = load_config(Path("config.yaml"))
-    return tried(config.public_side(), describe(config.data), read_public(config.data), rounds)
+    settings = load_config(Path("config.yaml")).public_side()
+    task, public = describe(settings.data), read_public(settings.data)
+    return tried(settings, task, public, rounds, first_extractor(settings, task, public.inputs))
 
 
 def test_parts_come_in_the_order_of_a_run(folder, monkeypatch) -> None:
@@ -50,6 +52,7 @@ def test_a_trial_leaves_the_public_randomness_as_it_was(folder, monkeypatch) -> 
 def test_a_plan_says_a_range(folder, monkeypatch) -> None:
     tiny.write()
     seconds = 100.0 + sum(parts(monkeypatch).values())
-    told, line = forecast(load_config(Path("config.yaml")), 100.0)
+    config = load_config(Path("config.yaml"))
+    told, line = forecast(config.public_side(), len(config.rounds), 100.0)
     assert 0.4 * seconds < told["from"] < seconds < told["to"] < 2.6 * seconds
     assert f"about {told['from']} to {told['to']} s on {told['cores']} free cores: an est" in line
