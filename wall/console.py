@@ -117,9 +117,14 @@ class Console:
     def _start(self) -> Progress:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-        words = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-        columns = words[0], BarColumn(), TaskProgressColumn(), words[1]
-        bar = Progress(*columns, console=self._console, transient=True)
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+        )
         bar.start()
         bar.add_task("", left="")
         return bar

@@ -51,16 +51,21 @@ class Risk:
 def risks(plan: Plan, rates: Sequence[float] = RATES) -> list[Risk]:
     """The smallest proved bounds for the plan's caps, at each false positive rate."""
     releases = [release for release in plan.releases() if release.cap]
-    pair = np.array([certified_epsilon(plan)]), np.full((2, 1), plan.delta)
+    certified, allowed = np.array([certified_epsilon(plan)]), np.full((2, 1), plan.delta)
     epsilons = np.linspace(0, -math.log(min(rates)), _LINES)  # a larger one bounds nothing below 1
     deltas, gaussian = pld_deltas(releases, epsilons), closed_pair(releases)
     found = list[Risk]()
     for rate in rates:
-        bounds = {"pair": by_deltas(rate, *pair), "tight": by_renyi(rate, *_curve(releases, rate))}
+        orders, rdp = _curve(releases, rate)
+        bounds = {
+            "pair": by_deltas(rate, certified, allowed),
+            "tight": by_renyi(rate, orders, rdp),
+        }
         if deltas is not None:
             bounds["pld"] = by_deltas(rate, epsilons, deltas)
         if gaussian is not None:
-            bounds["gaussian"] = by_gaussian(rate, *gaussian)
+            mu, error = gaussian
+            bounds["gaussian"] = by_gaussian(rate, mu, error)
         name = min(bounds, key=lambda known: bounds[known])
         true = min(bounds[name], 1.0)
         guesses = [p * true / (p * true + (1 - p) * rate) for p in PRIORS]
