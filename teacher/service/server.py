@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import re
 import resource
 import signal
@@ -26,8 +25,9 @@ from .replies import refused
 from .service_config import ServiceConfig
 
 CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
-BACKLOG, ACCEPTED = 2048, 1  # connections that wait, and that are accepted in one turn
-PAUSE = 0.005  # seconds between the turns of new connections
+BACKLOG = 2048  # connections that wait to be accepted
+ACCEPT_PAUSE = 0.0025  # seconds between two that are: each costs 0.5 ms, whoever hangs up at once
+PAUSE = 0.005  # seconds between the turns of accepted connections to be read
 HEAD_SECONDS = 10.0  # for the headers of a request
 HEAD_LINES, HEAD_BYTES = 100, 16 << 10  # of the headers of a request
 READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
@@ -79,7 +79,6 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         lifespan="on",
-        backlog=ACCEPTED,
         ssl_certfile=config.certfile,
         ssl_keyfile=config.keyfile,
         timeout_graceful_shutdown=REQUESTS_GRACE,
@@ -179,32 +178,12 @@ class Connection(socket.socket):
         super().close()
 
 
-class Listener(socket.socket):
-    """A listening socket, whose connections need a place before a byte of them is read."""
-
-    def __init__(self, listening: socket.socket, limits: ConnectionLimits) -> None:
-        super().__init__(fileno=os.dup(listening.fileno()))
-        self._limits = limits
-
-    def listen(self, backlog: int = ACCEPTED) -> None:
-        """asyncio takes one number for both, and would accept all who wait in one turn."""
-        super().listen(BACKLOG)
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        while True:  # until no connection waits, which is an error that the event loop expects
-            accepted, address = super().accept()
-            connection = Connection(accepted, address[:2], self._limits)
-            if self._limits.enter(connection):
-                return connection, address
-            connection.close()
-
-
 class GuardedServer(uvicorn.Server):
     """uvicorn with limited connections, which ends the work that requests wait for."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._app = app
+        self._app, self._accepting = app, list[asyncio.Task[None]]()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Let the service finish; the system ends this process after GRACE seconds in any case."""
@@ -212,13 +191,45 @@ class GuardedServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        limits = self._app.state.connections
-        await super().startup([Listener(bound, limits) for bound in sockets or []])
+        await super().startup([])  # asyncio would accept as fast as strangers connect and hang up
+        self._accepting = [asyncio.create_task(self._accept(bound)) for bound in sockets or []]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for accepting in self._accepting:
+            accepting.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         stopping = asyncio.create_task(asyncio.to_thread(self._app.state.service.stop))
         await super().shutdown(sockets)
         await stopping
+
+    async def _accept(self, bound: socket.socket) -> None:
+        """Accept one connection after the other, ACCEPT_PAUSE apart. None is read without a place."""
+        limits, opening = self._app.state.connections, set[asyncio.Task[None]]()
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+        while True:
+            with suppress(OSError):  # gone before it was accepted, or no descriptor is free
+                accepted, address = await asyncio.get_running_loop().sock_accept(bound)
+                connection = Connection(accepted, address[:2], limits)
+                if limits.enter(connection):
+                    task = asyncio.create_task(self._open(connection))
+                    opening.add(task)  # the event loop alone would forget it
+                    task.add_done_callback(opening.discard)
+                else:
+                    connection.close()
+            await asyncio.sleep(ACCEPT_PAUSE)
+
+    async def _open(self, connection: "Connection") -> None:
+        """Let the protocol have a connection, by TLS after a handshake."""
+
+        def protocol() -> TimedProtocol:
+            app_state = self.lifespan.state
+            return TimedProtocol(self.config, self.server_state, app_state)
+
+        with suppress(OSError):  # of a handshake, too
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, connection, ssl=self.config.ssl
+            )
 
 
 class BoundedRequests(h11.Connection):

@@ -17,7 +17,7 @@ import pytest
 
 from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
-from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
+from labelwall.teacher.service.server import ConnectionLimits, listen
 from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.errors import Refused
 from labelwall.wall.messages import Queries
@@ -119,20 +119,38 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch):
     assert len(places.open) == 4
 
 
-def test_where_every_place_is_at_work_a_new_connection_is_closed(monkeypatch):
-    monkeypatch.setattr(server_module, "CONNECTIONS", 1)
-    places = ConnectionLimits(by_address=1)
-    with listen(ServiceConfig(port=0)) as bound, Listener(bound, places) as listening:
-        listening.settimeout(10)
-        with socket.create_connection(bound.getsockname()), listening.accept()[0] as first:
-            assert first.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # no wait of 40 ms
-            places.begin(first.getpeername(), None)
-            with socket.create_connection(bound.getsockname()) as second:
-                listening.settimeout(0.5)
-                with pytest.raises(TimeoutError):  # nothing is left to accept
-                    listening.accept()
-                assert ended(second)
-        assert not len(places.open)
+def test_where_every_place_is_at_work_a_new_connection_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "CONNECTIONS", 8)
+    made = tiny.make(tmp_path)
+    with served(made) as url:
+        places = made.app.state.connections
+        with many(url, 8, b"") as opened:
+            until(lambda: len(places.open) == 8)
+            for peer in places.open:
+                places.begin(peer, None)
+            with many(url, 1, b"") as (late,):
+                assert ended(late)
+            assert not any(ended(each, 0.01) for each in opened)
+
+
+def test_connections_are_accepted_at_a_steady_rate(tmp_path, monkeypatch):
+    """Whoever hangs up at once costs as little as whoever waits."""
+    monkeypatch.setattr(server_module, "ACCEPT_PAUSE", 0.1)
+    entered, enter = [], ConnectionLimits.enter
+    monkeypatch.setattr(
+        ConnectionLimits,
+        "enter",
+        lambda self, connection: (entered.append(connection.peer), enter(self, connection))[1],
+    )
+    with served(tiny.make(tmp_path)) as url:
+        begun = time.monotonic()
+        for _ in range(40):
+            connected(url, b"").close()
+        assert call(url, None, path="health").status_code == 200  # it waited behind all of them
+        assert len(entered) == 41
+        assert time.monotonic() - begun >= 40 * 0.1 - 0.05
+        with listen(ServiceConfig(port=0)) as bound:  # which connections inherit
+            assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # no wait of 40 ms
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nx: "], ids=["none", "some"])
