@@ -63,7 +63,7 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     """
     side, name = config.image_side, features.backbone
     if not features.weights or name.startswith(RELEASED) or len(features.input_shape) != 3:
-        rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
+        rule = "another one, or features: efficientnet_lite2_stages or timm/NAME, for images"
         raise InvalidInput("student.backbone", rule, config.backbone)
     tensors = safetensors.torch.load(features.weights)
     width = tensors["head.weight"].shape[1]

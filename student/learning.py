@@ -149,7 +149,7 @@ def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -
     student = replace(student, backbone=fixed_or_small(student))
     if student.backbone == LINEAR and len(shape) == 3:
         if not features.weights:
-            rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
+            rule = "another one, or features: efficientnet_lite2_stages or timm/NAME, for images"
             raise InvalidInput("student.backbone", rule, LINEAR)
         shape = (1,)
     check(student, shape, task.labels)

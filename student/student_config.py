@@ -21,7 +21,7 @@ class StudentConfig:
     Args:
         backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
             (one layer on feature vectors, or on the first round's network, which stays as it is),
-            pretrained (the first round's network, such as features: efficientnet_lite0_stages,
+            pretrained (the first round's network, such as features: efficientnet_lite2_stages,
             whose last blocks learn; its features go back) or timm/NAME (with fresh weights).
         objective: supervised (released labels alone), vat (Miyato et al. 2018), uda (Xie et al.
             2019) or fixmatch (Sohn et al. 2020, on noisy labels: targets are released labels and,

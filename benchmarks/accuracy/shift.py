@@ -59,7 +59,7 @@ from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import MissingData
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.hog import hog_features
-from labelwall.wall.networks import efficientnet_lite0
+from labelwall.wall.networks import efficientnet_lite
 
 PACKAGES = ("pandas", "sqlalchemy", "sympy", "ray")
 AXES, WORDS, TEXT = 128, 20_000, 300  # of the vectors; known words; characters of a docstring
@@ -250,7 +250,8 @@ def features(x: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=3)
 def of_network(shape: tuple[int, ...], content: bytes) -> np.ndarray:
     rows = np.frombuffer(content, np.uint8).reshape(shape)
-    return Embedder(efficientnet_lite0(shape[1:], 10)).features(rows).astype(np.float32)
+    spec = efficientnet_lite("efficientnet_lite2", shape[1:], 10)
+    return Embedder(spec).features(rows).astype(np.float32)
 
 
 def logistic(split: Split) -> float:

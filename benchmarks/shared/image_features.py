@@ -21,16 +21,16 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.student.asking.features import principal_axes
-from labelwall.student.public_settings import STAGES
+from labelwall.student.public_settings import IMAGENET, STAGES
 from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.labels import class_names
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import efficientnet_lite0
+from labelwall.wall.networks import efficientnet_lite
 
-FEATURES = ("efficientnet_lite0", STAGES, "hog")
+FEATURES = (*IMAGENET, STAGES, "hog")
 CHUNK = 1000  # images a file
 SPLITS = ("test", "train")
 
@@ -228,8 +228,7 @@ def main() -> None:
     )
     spec = ExtractorSpec("hog", images.shape, images.num_classes)
     if options.features != "hog":
-        stages = options.features == STAGES
-        spec = efficientnet_lite0(images.shape, images.num_classes, stages=stages)
+        spec = efficientnet_lite(options.features, images.shape, images.num_classes)
     extract(images, Embedder(spec, workers=options.threads).features, options.cache)
     if options.arrays:
         to_arrays(options.cache, options.arrays)

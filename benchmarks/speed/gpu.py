@@ -4,7 +4,7 @@ r"""What one GPU does of labelwall's work beside the processor, in at most eight
     python benchmarks/speed/gpu.py --images CIFAR10.zip --private 6000 --public 1500 --record
 
 Parts, each on the processor and then on the GPU: exact search (queries a second among 60,000 rows
-of 1,296 int8), features (images of 32 pixels a second through EfficientNet-Lite0 at three depths),
+of 1,296 int8), features (images of 32 pixels a second through EfficientNet-Lite2 at three depths),
 and a pretrained student (seconds of its training, after a step that compiles; the GPU trains all
 of the network in bfloat16, the processor the last blocks). With ``--images``, a zip of class
 folders, a whole run with `--refine` as well: seconds, and % right of the test rows. Where there is
@@ -27,12 +27,13 @@ from labelwall.benchmarks.accuracy.fine_tuning import read
 from labelwall.benchmarks.shared.record import add_record, record
 from labelwall.student.batches import Pool
 from labelwall.student.fine_tuning import divide, keep_views, start
+from labelwall.student.public_settings import STAGES
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import train
 from labelwall.teacher.search.accelerators import index_on
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import ClassLabels
-from labelwall.wall.networks import efficientnet_lite0
+from labelwall.wall.networks import efficientnet_lite
 from labelwall.wall.progress import no_progress
 
 CLASSES, SHAPE = 10, (32, 32, 3)
@@ -59,7 +60,7 @@ def search(device: str, rows: int) -> float:
 
 def features(device: str, threads: int) -> float:
     images = np.random.default_rng(0).integers(0, 256, (256, *SHAPE), dtype=np.uint8)
-    spec = efficientnet_lite0(SHAPE, CLASSES, stages=True)
+    spec = efficientnet_lite(STAGES, SHAPE, CLASSES)
     embedder = Embedder(replace(spec, center=(), scale=1.0), workers=threads, device=device)
     return rate(lambda: len(embedder.features(images)))
 
@@ -80,7 +81,7 @@ def training(device: str, threads: int, steps: int) -> float:
     chances = rng.dirichlet(np.ones(CLASSES), len(images)).astype(np.float32)
     labels = ClassLabels.of(CLASSES)
     config = StudentConfig(**settings(device), steps=steps)
-    first = efficientnet_lite0(SHAPE, CLASSES, stages=True)
+    first = efficientnet_lite(STAGES, SHAPE, CLASSES)
     network = divide(start(first, config, labels), config.trained_blocks)
     with TemporaryDirectory() as name:
         folder, began = Path(name), time.perf_counter()

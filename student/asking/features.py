@@ -27,7 +27,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ...wall.questions import QueryForm
 from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
-from ..public_settings import STAGES, TIMM, FirstFeatures
+from ..public_settings import IMAGENET, STAGES, TIMM, FirstFeatures
 from .boosted import TREES, Boosted, lacking
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
@@ -158,7 +158,7 @@ def first_extractor(
     if name == "auto":
         name = "hog" if images else "raw"
     if (name in ("raw", "box", FOURIER, BINS, TREES)) == images:
-        networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
+        networks = f"efficientnet_lite2, {STAGES} or timm/NAME"
         rule = f"hog, {networks} for images, raw, box, fourier, bins or trees for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
@@ -173,10 +173,10 @@ def first_extractor(
         if trees is None:
             raise lacking()
         return _beside_columns(TREES, trees.tensors, trees.held.shape[1], task)
-    if name in ("efficientnet_lite0", STAGES):
-        from ...wall.networks import efficientnet_lite0  # torch
+    if name in (*IMAGENET, STAGES):
+        from ...wall.networks import efficientnet_lite  # torch
 
-        return efficientnet_lite0(task.input_shape, task.num_classes, stages=name == STAGES)
+        return efficientnet_lite(name, task.input_shape, task.num_classes)
     if name.startswith(TIMM):
         from ...wall.networks import timm_model  # torch
 

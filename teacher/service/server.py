@@ -203,7 +203,7 @@ class GuardedServer(uvicorn.Server):
         await stopping
 
     async def _accept(self, bound: socket.socket) -> None:
-        """Accept one connection after the other, ACCEPT_PAUSE apart. None is read without a place."""
+        """Accept connections one by one, ACCEPT_PAUSE apart, and open those that get a place."""
         limits, opening = self._app.state.connections, set[asyncio.Task[None]]()
         bound.listen(BACKLOG)
         bound.setblocking(False)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 _VECTORS = "raw box mlp linear fourier bins trees"
-_IMAGES = "hog small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3 efficientnet_lite0"
-OWN_BACKBONES = (*_VECTORS.split(), *_IMAGES.split(), "efficientnet_lite0_stages")
+_IMAGES = "hog small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3"
+_LITES = [f"efficientnet_lite{size}{stages}" for size in (0, 2) for stages in ("", "_stages")]
+OWN_BACKBONES = (*_VECTORS.split(), *_IMAGES.split(), *_LITES)
 ANY = "any"  # in place of a backbone's name
 RANGES = {
     "port": (0, 65535),

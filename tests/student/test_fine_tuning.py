@@ -20,7 +20,7 @@ from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import LITE0S, load, timm_model, to_safetensors, without_head
+from labelwall.wall.networks import IMAGENET, load, timm_model, to_safetensors, without_head
 from labelwall.wall.preprocessing import Preprocessing, unit_scale
 from labelwall.wall.progress import no_progress
 
@@ -116,11 +116,11 @@ def test_a_divided_network_gives_the_whole_ones_outputs(features, blocks: int, k
     np.testing.assert_array_equal(outputs(same, IMAGES), outputs(spec, IMAGES))
 
 
-@pytest.mark.parametrize("name", LITE0S)
+@pytest.mark.parametrize("name", IMAGENET)
 def test_the_packaged_network_is_divided_alike(name: str) -> None:
-    from labelwall.wall.networks import efficientnet_lite0
+    from labelwall.wall.networks import efficientnet_lite
 
-    features = efficientnet_lite0(SHAPE, 3, stages=name == LITE0S[1])
+    features = efficientnet_lite(name, SHAPE, 3)
     spec = start(features, CONFIG, CLASSES)
     network = divide(spec, 4)
     assert spec.backbone == f"{name}@32"

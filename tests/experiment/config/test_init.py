@@ -98,7 +98,7 @@ def test_a_tiny_budget_has_no_more_steps_than_noise_can_be_drawn_for(
 
 def test_defaults_follow_what_is_public(image_folders) -> None:
     colour = written(*named(image_folders), out="colour.yaml")
-    assert colour["features"] == "efficientnet_lite0_stages"
+    assert colour["features"] == "efficientnet_lite2_stages"
     assert colour["student"]["backbone"] == "linear"
     plain = written(*named(image_folders), "--features", "hog", out="plain.yaml")
     assert plain["features"] == "hog"
@@ -219,7 +219,7 @@ def test_refine_takes_the_features_network_as_the_student(
     config = written(*named(image_folders), "--refine")
     student = config["student"]
     assert (student["backbone"], student["objective"]) == ("pretrained", "fixmatch")
-    assert config["features"] == "efficientnet_lite0_stages"
+    assert config["features"] == "efficientnet_lite2_stages"
     by_name = written(*named(image_folders), "--student.backbone", "pretrained", out="b.yaml")
     assert by_name == config
     two = written(*named(image_folders), "--refine", "--rounds", "2", out="two.yaml")
