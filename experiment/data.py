@@ -32,14 +32,14 @@ from .frames import (
     texts,
     write_table,
 )
-from .shown import Shown
+from .shown import ShowsFacts
 
 LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
 PERSON = "person"  # the column of persons that are given beside texts or a frame
 
 
 @dataclass(frozen=True, repr=False)
-class Data(Shown):
+class Data(ShowsFacts):
     """Private rows with labels, public rows, and a labelled public test split. Without a test split
     labelled public rows are held out, if there are at least 125.
 

@@ -16,7 +16,7 @@ from ..wall.guarantee import protected
 from ..wall.labels import code_of
 from .data import LABELS, Data
 from .frames import as_array, is_frame, read_frame, texts
-from .shown import Shown, table
+from .shown import ShowsFacts, table
 
 if TYPE_CHECKING:
     from ..student.measures import Measures
@@ -80,7 +80,7 @@ class Evaluation:
         return table(shown, ("", *self.COLUMNS))
 
 
-class Model(Shown):
+class Model(ShowsFacts):
     """A student, from the folder of a finished run or from its file. Using it costs no privacy.
 
     ``classes_``: the labels, in the order of ``predict_proba``'s columns: integers, floating

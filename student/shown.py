@@ -19,7 +19,7 @@ from .asking.public_rows import PublicRows
 from .learning import released
 from .matters import columns_that_matter, words_by_class
 from .public_map import some_rows
-from .results import RoundResult, Shown, ShownImage
+from .results import RoundResult, ShownImage, ShownRows
 from .round_files import RoundFiles
 from .train import outputs
 
@@ -29,13 +29,13 @@ SHOWN_IMAGES, SIDE, JPEG_BYTES = 8, 96, 2_800  # of each kind; pixels and bytes 
 
 def shown(
     public: PublicRows, model: ExtractorSpec, results: Sequence[RoundResult], folder: RoundFiles
-) -> Shown:
+) -> ShownRows:
     """What is shown of the ``model``, which the last of these rounds taught."""
     space, size, number = public.task.labels, len(public.data.inputs), len(results)
     images = public.data.inputs.ndim == 4
     rows = some_rows(size, MOST_IMAGES if images else MOST_ROWS)
     inputs = public.data.inputs[rows]
-    found = Shown(model=model.sha256(), rows=len(rows))
+    found = ShownRows(model=model.sha256(), rows=len(rows))
     if not images:
         found = replace(found, columns=columns_that_matter(public, model, inputs))
     if space.kind != "class":
@@ -77,7 +77,7 @@ def _asked(folder: RoundFiles, number: int, size: int) -> np.ndarray:
 def _answered(
     space: LabelSpace, chances: np.ndarray, labels: np.ndarray, asked: np.ndarray
 ) -> dict[str, tuple[int, int]]:
-    """Asked rows by the class that the model says, with a label and without, for ``Shown``."""
+    """Asked rows by the class that the model says, with a label and without, for ``ShownRows``."""
     said, with_label = chances.argmax(axis=1), has_label(labels)
     if not (asked & ~with_label).any():
         return {}

@@ -2,6 +2,7 @@
 noise is the same in every run (conftest.py)."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,28 @@ def test_the_measure_can_fail(tmp_path: Path, text: str, found: list[str]) -> No
 def test_a_room_s_init_holds_no_program_text() -> None:
     rooms = [path for name in FOLDERS[:-1] for path in (REPOSITORY / name).rglob("__init__.py")]
     assert not [path for path in rooms if len(ast.parse(path.read_text()).body) > 1]
+
+
+def top_level_classes(root: Path) -> Iterator[str]:
+    """The names of the product's classes."""
+    for folder in FOLDERS[:-1]:
+        for path in (root / folder).rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    yield node.name
+
+
+def twice(names: Iterator[str]) -> list[str]:
+    """The names that stand there more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def test_no_class_name_of_the_product_stands_twice(tmp_path: Path) -> None:
+    assert not twice(top_level_classes(REPOSITORY))
+    for folder in FOLDERS[:2]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "made.py").write_text("class A:\n    class B: pass\n")
+    assert twice(top_level_classes(tmp_path)) == ["A"]
 
 
 def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:

@@ -56,11 +56,11 @@ Idempotency = Annotated[
     ),
 ]
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": replies.Problem} for code in replies.STATUSES
+    code: {"model": replies.Refusal} for code in replies.STATUSES
 }
 PENDING: dict[str, Any] = {
-    "response_model": replies.Job,
-    "responses": {202: {"model": replies.Job, "description": "the job is not finished"}},
+    "response_model": replies.JobState,
+    "responses": {202: {"model": replies.JobState, "description": "the job is not finished"}},
 }
 BINARY = {"type": "string", "format": "binary"}
 
@@ -97,11 +97,11 @@ def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> replies.
 
 
 @router.get("/analysts")
-def analysts(request: Request, _: Custodian) -> replies.Analysts:
+def analysts(request: Request, _: Custodian) -> replies.AnalystsSpent:
     """Analysts with their own budget, what each has spent, and epsilon if they pool answers."""
     service = app_service(request)
     services = {} if service.analysts is None else service.analysts.services()
-    return replies.Analysts(
+    return replies.AnalystsSpent(
         adversary=service.adversary,
         unit=service.plan.unit,
         epsilon=service.certified,
@@ -130,12 +130,12 @@ def receipts(
     key: Anyone,
     newest: Annotated[int, Query(ge=1, le=10000)] = 1000,
     analyst: OfAnalyst = None,
-) -> list[replies.Charge]:
+) -> list[replies.NotedCharge]:
     """The calls that were charged, oldest first: an analyst's own, or all for a custodian."""
     service = app_service(request).of(key, analyst)
     caller = None if key.role == "custodian" else key.name
     return [
-        replies.Charge(
+        replies.NotedCharge(
             caller=charge.caller or "",
             slot=charge.slot or 0,
             queries=charge.size,
