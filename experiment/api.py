@@ -27,9 +27,9 @@ from .config.config import Config
 from .config.own import OWN, large, own_settings
 from .config.settings import config_of
 from .data import LABELS, Data
+from .display import table
 from .model import Model, load
 from .run.run_folder import RunFolder
-from .shown import table
 from .whole_run import owner_alone, train
 
 Settings = Mapping[str, Any]

@@ -21,6 +21,7 @@ from ..wall.files import PART
 from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
+from .display import ShowsFacts
 from .frames import (
     Kind,
     as_array,
@@ -32,7 +33,6 @@ from .frames import (
     texts,
     write_table,
 )
-from .shown import ShowsFacts
 
 LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
 PERSON = "person"  # the column of persons that are given beside texts or a frame

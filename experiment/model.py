@@ -15,8 +15,8 @@ from ..wall.files import ROWS
 from ..wall.guarantee import protected
 from ..wall.labels import code_of
 from .data import LABELS, Data
+from .display import ShowsFacts, table
 from .frames import as_array, is_frame, read_frame, texts
-from .shown import ShowsFacts, table
 
 if TYPE_CHECKING:
     from ..student.measures import Measures

@@ -41,9 +41,9 @@ from ..plan.search import by_features, decided
 from ..run.door import resumed
 from ..run.entry import run
 from ..run.run_folder import RunFolder
-from .baselines import PrivateTraining, first_embedder
+from .cell_lines import lines_of, to_csv, to_latex
 from .cells import Cell, Reference
-from .lines import lines_of, to_csv, to_latex
+from .private_training import PrivateTraining, first_embedder
 from .table import plot, render, summarise
 
 Lines = list[dict[str, Any]]
