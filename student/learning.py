@@ -25,7 +25,7 @@ from .asking.boosted import TREES
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.features import BINS
 from .asking.public_rows import PublicRows
-from .batches import Pool, has_soft
+from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
@@ -66,28 +66,6 @@ class Learned:
     dropped: int = 0
     seconds: float = 0.0
     worse: bool = False  # than the labels that it was taught, by far
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What a student is trained on. ``labels``: of the rows, int64 [n] or [n, c]; ``chances``:
-    probabilities of the classes, float32 [n, c], if any were released.
-    """
-
-    pool: Pool
-    labels: np.ndarray
-    chances: np.ndarray | None
-
-    def with_rows(
-        self, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
-    ) -> "Lesson":
-        """With more rows after these."""
-        soft = self.chances
-        if soft is not None:
-            none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
-            soft = np.concatenate([soft, none if chances is None else chances])
-        pool = replace(self.pool, inputs=np.concatenate([self.pool.inputs, inputs]))
-        return Lesson(pool=pool, labels=np.concatenate([self.labels, labels]), chances=soft)
 
 
 class TrainingRows:
@@ -231,16 +209,15 @@ def _train(
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
         judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
+    lesson = Lesson(pool=seen.pool, labels=labels, chances=soft)
     cleaned = drop_doubtful(
         judges,
-        seen.pool,
-        labels,
+        lesson,
         seed=planned.seed,
         progress=partial(console.progress, "checking labels"),
-        soft=soft,
         workers=settings.workers,
     )
-    lesson = Lesson(pool=seen.pool, labels=cleaned.labels, chances=soft)
+    lesson = replace(lesson, labels=cleaned.labels)
     if student.backbone == PRETRAINED:
         spec = _fine_tuned(lesson, public, planned, asked, folder, console)
         predicted = outputs(spec, public.data.test_inputs)
@@ -275,14 +252,11 @@ def _small(
         lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
     weights = train(
         public.settings.student,
-        lesson.pool,
-        lesson.labels,
+        lesson,
         run_dir=folder.round(planned.number),
         seed=planned.seed,
-        test_x=seen.test_inputs,
-        test_y=public.data.test_labels,
+        test=(seen.test_inputs, public.data.test_labels),
         progress=partial(console.progress, "training the student"),
-        soft=lesson.chances,
         loggers=console.loggers,
         say=console.say,
     )
@@ -316,12 +290,10 @@ def _fine_tuned(
     lesson = _with_public_labels(lesson, public.learned)
     weights = train(
         student,
-        Pool(views, public.task.labels),
-        lesson.labels,
+        replace(lesson, pool=Pool(views, public.task.labels)),
         run_dir=place,
         seed=planned.seed,
         progress=partial(console.progress, "training the student"),
-        soft=lesson.chances,
         loggers=console.loggers,
         say=console.say,
         begin=(network.rest, network.depths),
