@@ -54,14 +54,14 @@ def drop_doubtful(
         return Cleaned(labels)
     strata = space.strata(labels)
     frequent = np.bincount(strata[strata >= 0], minlength=1) >= 2 * folds
-    known = np.flatnonzero((strata >= 0) & frequent[strata])
-    if not len(known):
+    eligible = np.flatnonzero((strata >= 0) & frequent[strata])
+    if not len(eligible):
         return Cleaned(labels)
-    passes = max(LEAST_STEPS, PASSES * len(known) // config.batch_labelled)
+    passes = max(LEAST_STEPS, PASSES * len(eligible) // config.batch_labelled)
     steps = min(config.doubtful_steps, passes)
     brief = replace(config, objective="supervised", loss="cross_entropy", steps=steps)
     split = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    parts = [known[part] for _, part in split.split(known, strata[known])]
+    parts = [eligible[part] for _, part in split.split(eligible, strata[eligible])]
     unsaid = replace(lesson, chances=None)
     judges = parallel(
         process_count(workers, brief, lesson.pool),

@@ -149,12 +149,12 @@ def learn(
     whose steps another network smooths.
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
-    known = [*estimates(results, planned.period), asked.estimate]
+    estimated = [*estimates(results, planned.period), asked.estimate]
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     kept = tuned or asked.features.spec.backbone in (BINS, TREES)
-    if network is None or not (kept or _foreign_or_few(public, asked, known)):
-        learned = _train(public, planned, asked, known, folder, console)
+    if network is None or not (kept or _foreign_or_few(public, asked, estimated)):
+        learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:
             return learned
     console.say(f"round {planned.number}: its released classifier is taken for the student")
@@ -179,11 +179,11 @@ def _released_network(public: PublicRows, asked: Asked, file: Path) -> Extractor
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
-def _foreign_or_few(public: PublicRows, asked: Asked, known: Sequence[Estimate | None]) -> bool:
+def _foreign_or_few(public: PublicRows, asked: Asked, earlier: Sequence[Estimate | None]) -> bool:
     """Whether public rows teach a student less than the released classifier knows."""
     linear = public.settings.student.backbone == LINEAR
     fewest = max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
-    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in known)
+    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
     return foreign or len(public.data.inputs) < fewest
 
 
@@ -191,13 +191,13 @@ def _train(
     public: PublicRows,
     planned: Round,
     asked: Asked,
-    known: Sequence[Estimate | None],
+    estimated: Sequence[Estimate | None],
     folder: RoundFiles,
     console: Console,
 ) -> Learned:
-    """``learn`` by training. ``known``: the estimates of all rounds up to this one."""
+    """``learn`` by training. ``estimated``: the estimates of all rounds up to this one."""
     started, number, settings = time.perf_counter(), planned.number, public.settings
-    worse = worse_rounds(known)
+    worse = worse_rounds(estimated)
     labels, soft = released(folder, number, len(public.data.inputs), worse)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
@@ -303,17 +303,17 @@ def _fine_tuned(
     return export(tuned, plain(tuned))
 
 
-def _with_public_labels(lesson: Lesson, known: np.ndarray | None) -> Lesson:
+def _with_public_labels(lesson: Lesson, learned: np.ndarray | None) -> Lesson:
     """With public labels that are learned, int64 [n], -1 elsewhere: a row's probabilities are then
     the mean of the released ones and its label's.
     """
-    if known is None:
+    if learned is None:
         return lesson
-    rows, soft = known >= 0, lesson.chances
-    labels = np.where(rows, known, lesson.labels)
+    rows, soft = learned >= 0, lesson.chances
+    labels = np.where(rows, learned, lesson.labels)
     if soft is not None:
         soft, own = soft.copy(), np.eye(soft.shape[1], dtype=np.float32)
-        soft[rows] = (soft[rows] + own[known[rows]]) / 2  # NaN stays where none was released
+        soft[rows] = (soft[rows] + own[learned[rows]]) / 2  # NaN stays where none was released
     return replace(lesson, labels=labels, chances=soft)
 
 
@@ -323,8 +323,8 @@ def _worse_than_labels(spec: ExtractorSpec, public: PublicRows, soft: np.ndarray
     """
     if soft is None or public.task.labels.kind != "class":
         return False
-    known = has_soft(soft, len(soft))
-    likely, said = soft[known], outputs(spec, public.data.inputs[known]).argmax(axis=1)
+    rows = has_soft(soft, len(soft))
+    likely, said = soft[rows], outputs(spec, public.data.inputs[rows]).argmax(axis=1)
     given = float(likely[np.arange(len(said)), said].mean())
     return given < float(likely.max(axis=1).mean()) - MOST_LOST
 

@@ -37,7 +37,7 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     that can not be read, for a listed ledger that is gone or replaced, and for a ledger in use that
     the register does not list.
     """
-    known, state = register.ledger.analysts().get(name), register.ledger.state
+    listed, state = register.ledger.analysts().get(name), register.ledger.state
     assert state.plan is not None
     place = hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
     url, anchor = register.ledger_url, register.anchor
@@ -48,16 +48,16 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
         unsafe=state.unsafe,
         anchor=anchor and _beside(anchor, place),
         ledger_url=url and _schema(url, place),
-        known_dataset=known,
+        known_dataset=listed,
         adversaries=[single_analyst(name)],
     )
     try:
-        if known is None and mine.ledger.state.seq > 0:
+        if listed is None and mine.ledger.state.seq > 0:
             raise LedgerMismatch(
                 f"the ledger of {name} is in use, but the register does not list it. Restore the "
                 "newest register."
             )
-        if known is None:
+        if listed is None:
             register.ledger.enter_analyst(name, mine.dataset)
     except BaseException:
         mine.close()

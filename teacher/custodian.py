@@ -155,9 +155,9 @@ def _check_identity(place: Path, data: Settings, ledger: Ledger) -> None:
             raise LedgerMismatch(damaged) from error
         if other := other_format(f"the custodian's {IDENTITY}", stored.pop("format", None)):
             raise LedgerMismatch(other)
-        known, before = stored.pop("data", None), str(stored.pop("directory", ""))
-        moved = isinstance(known, dict) and _from(before, known) == _from(directory, data)
-        if stored != {"dataset": ledger.state.dataset} or not (moved or known == {**data}):
+        recorded, before = stored.pop("data", None), str(stored.pop("directory", ""))
+        moved = isinstance(recorded, dict) and _from(before, recorded) == _from(directory, data)
+        if stored != {"dataset": ledger.state.dataset} or not (moved or recorded == {**data}):
             raise LedgerMismatch(
                 "the custodian's directory serves another data set than `data` names. Use one for "
                 "each."

@@ -76,7 +76,7 @@ def ask(
         extractor=extractor,
         features=quantised(extractor)[rows],
         rows=None if others is None else quantised(extractor, others),
-        known=public.labelled(extractor),
+        labelled=public.labelled(extractor),
         last=last_classifier(current),
         folder=current.path,
     )

@@ -43,12 +43,12 @@ def ask_cells(asked: MatrixRound, form: CellsForm) -> tuple[Answers, Estimate | 
     if histogram.counts is not None:
         votes, estimate = _judged(histogram.counts / form.parts, asked, form, centers, own)
     labels, outcomes = inherit(votes, nearest, form.margin)
-    known = asked.known
-    if votes is not None and known is not None and known.complete:
+    labelled = asked.labelled
+    if votes is not None and labelled is not None and labelled.complete:
         inputs = unit_inputs(asked.to_label, asked.length)
         least = form.deviation * math.sqrt(form.row_neighbours)
         above = np.maximum(votes[nearest].sum(axis=1), least)
-        both = (inputs @ known.weights + VOTES * np.log(above)).argmax(axis=1)
+        both = (inputs @ labelled.weights + VOTES * np.log(above)).argmax(axis=1)
         labels = np.where(labels == ABSTAINED, labels, both)
     return Answers(labels, outcomes, histogram.receipt), estimate
 
@@ -68,8 +68,8 @@ def _judged(
     times, shares = compared(votes, noise, cast)
     few, votes = few_votes(votes, form), votes * times
     estimate = by_counts(votes, own, form.margin, noise * times)
-    known = asked.known
-    estimate = at_least(estimate, known.right if known and known.complete else 0.0)
+    labelled = asked.labelled
+    estimate = at_least(estimate, labelled.right if labelled and labelled.complete else 0.0)
     return votes, noted(estimate, few=few, foreign=shares.foreign)
 
 

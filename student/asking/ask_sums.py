@@ -44,7 +44,7 @@ def ask_sums(asked: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | No
         alike=asked.folder is None,
     )
     earlier = None if asked.last is None else stored_fit(asked.last, asked.extractor.sha256())
-    model = fit(ask, features, how, asked.known, earlier, again)
+    model = fit(ask, features, how, asked.labelled, earlier, again)
     if model is None:
         rows = len(asked.to_label)
         labels = numbered_space(form.labels, how.outputs).no_labels(rows)

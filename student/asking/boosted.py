@@ -49,22 +49,22 @@ def boosted(rows: np.ndarray, labels: np.ndarray | None, classes: int) -> Booste
         return None
     if rows.shape[1] > MOST_COLUMNS or classes > MOST_CLASSES:
         return None
-    known = np.flatnonzero(labels >= 0)[:MAX_ROWS]
-    present = np.flatnonzero(np.bincount(labels[known], minlength=classes) >= FOLDS)
-    known = known[np.isin(labels[known], present)]
-    if len(known) < LEAST_ROWS or len(present) < 2:
+    labelled = np.flatnonzero(labels >= 0)[:MAX_ROWS]
+    present = np.flatnonzero(np.bincount(labels[labelled], minlength=classes) >= FOLDS)
+    labelled = labelled[np.isin(labels[labelled], present)]
+    if len(labelled) < LEAST_ROWS or len(present) < 2:
         return None
-    x, y = rows[known], labels[known]
+    x, y = rows[labelled], labels[labelled]
     folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y))
     with threadpool_limits(limits=1):  # so that a resumed run has the same ones
         models = [_model().fit(x[others], y[others]) for others, _ in folds]
         said = [_logits(model, rows, classes) for model in models]
     held = np.mean(said, axis=0)
     for own, (_, fold) in zip(said, folds, strict=True):
-        held[known[fold]] = own[known[fold]]
+        held[labelled[fold]] = own[labelled[fold]]
     spread = held.var(axis=0).sum()
     unit = (x.var(axis=0).sum() / spread) ** 0.5 if spread else 1.0
-    right = (present[held[known][:, present].argmax(axis=1)] == y).mean()
+    right = (present[held[labelled][:, present].argmax(axis=1)] == y).mean()
     parts = [_tensors(model, classes, unit / FOLDS) for model in models]
     tensors = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Boosted(tensors=tensors, held=(unit * held).astype(np.float32), right=float(right))

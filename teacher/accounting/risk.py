@@ -66,7 +66,7 @@ def risks(plan: Plan, rates: Sequence[float] = RATES) -> list[Risk]:
         if gaussian is not None:
             mu, error = gaussian
             bounds["gaussian"] = by_gaussian(rate, mu, error)
-        name = min(bounds, key=lambda known: bounds[known])
+        name = min(bounds, key=bounds.__getitem__)
         true = min(bounds[name], 1.0)
         guesses = [p * true / (p * true + (1 - p) * rate) for p in PRIORS]
         found.append(Risk(rate, round_up(true, 5), [round_up(g, 5) for g in guesses], name))

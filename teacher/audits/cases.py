@@ -92,8 +92,8 @@ def audit(
     if trials < 8 * most:
         raise InvalidInput("trials", f"at least 8 times the {most} queries of a trial", trials)
     error = (1 - confidence) / len(chosen)
-    known = [attack(mechanism, case, delta=delta, trials=trials, error=error) for case in chosen]
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(known))
+    found = [attack(mechanism, case, delta=delta, trials=trials, error=error) for case in chosen]
+    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
 
 
 def audit_mechanisms(

@@ -246,10 +246,10 @@ def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     scale = mechanism.noise * float(np.linalg.norm(vector))
 
     def codes(values: np.ndarray, pair: Pair) -> np.ndarray:
-        known = sum_codes(values @ vector, scale)
+        outcomes = sum_codes(values @ vector, scale)
         for code, noiseless in zip(WITHOUT_NOISE, (0, vector), strict=True):
-            known[(values == noiseless).any(axis=1)] = code
-        return known
+            outcomes[(values == noiseless).any(axis=1)] = code
+        return outcomes
 
     def side(pair: Pair, added: bool) -> Voters:
         return of_unit(records(mechanism, added), unit, alike=True)

@@ -57,8 +57,8 @@ def budgets_of(beside: Path) -> dict[str, list[float]]:
     """(epsilon, delta) of each directory or ledger that was opened for one's own records, by name,
     as seen from where the records lie.
     """
-    known = beside / BUDGETS
-    return dict(json.loads(known.read_text())) if known.exists() else {}
+    path = beside / BUDGETS
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
@@ -68,20 +68,20 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
         return
     name = side.ledger or os.path.relpath(side.directory.resolve(), beside)
     own = {name: [side.budget.epsilon, side.budget.delta]}
-    known = budgets_of(beside) | own
+    budgets = budgets_of(beside) | own
     with suppress(InvalidInput), ExitStack() as stack:  # of rows that can not be written beside
         make_private(beside)
         folder = os.open(beside, os.O_RDONLY)
         stack.callback(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_EX)  # commands that begin together are all in the sum
-        known = budgets_of(beside) | own
+        budgets = budgets_of(beside) | own
         with whole(beside / BUDGETS) as file:
-            file.write(json.dumps(known).encode())
-    if len(known) > 1:
-        epsilons, deltas = zip(*known.values(), strict=True)
+            file.write(json.dumps(budgets).encode())
+    if len(budgets) > 1:
+        epsilons, deltas = zip(*budgets.values(), strict=True)
         parts = f"epsilon {' + '.join(f'{e:g}' for e in epsilons)} = {sum(epsilons):g}"
         parts += f" at delta {sum(deltas):g} ({beside / BUDGETS})"
-        warn(f"{len(known)} budgets for the same records add up: {parts}")
+        warn(f"{len(budgets)} budgets for the same records add up: {parts}")
 
 
 def require_there(data: DataConfig) -> None:

@@ -93,7 +93,7 @@ class BatchMechanism(Mechanism):
         return int(value[0])
 
     def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
-        values = (value for known in results if isinstance(value := known.get(BATCH), list))
+        values = (value for result in results if isinstance(value := result.get(BATCH), list))
         return max((bound for _, bound, _ in values), default=0)
 
     def require_batch(self, queries: int, dimensions: int) -> None:

@@ -64,10 +64,10 @@ class Embedding:
         if cached is not None:
             place = {row.tobytes(): place for place, row in enumerate(cached["digests"])}
             stored = np.array([place.get(digest, -1) for digest in self._digests], dtype=np.int64)
-            known, self._missing = np.flatnonzero(stored >= 0), np.flatnonzero(stored < 0)
+            present, self._missing = np.flatnonzero(stored >= 0), np.flatnonzero(stored < 0)
             self._features = np.zeros((len(stored), cached["features"].shape[1]), dtype=np.int8)
-            self._features[known] = cached["features"][stored[known]]
-            self._finite[known] = cached["finite"][stored[known]]
+            self._features[present] = cached["features"][stored[present]]
+            self._finite[present] = cached["finite"][stored[present]]
             self._is_saved = not len(self._missing) and len(place) == len(self._digests)
 
     def advance(self, stop: Callable[[], bool] = lambda: False) -> bool:

@@ -42,8 +42,8 @@ class Ranked(ABC):
         are kept, so that the two releases of a query search once.
         """
         width, keys = min(m, len(self)), [query.tobytes() for query in queries]
-        known, places, lists = self._recent
-        if known != width or not places.keys() >= set(keys):
+        last_width, places, lists = self._recent
+        if last_width != width or not places.keys() >= set(keys):
             lists = self._search(queries, width)
             places = {key: place for place, key in enumerate(keys)}
             self._recent = width, places, lists

@@ -262,11 +262,11 @@ async def send_extractor(
     The private records are embedded with it; nothing is released. One that is there is kept.
     """
     service = await run_in_threadpool(app_service(request).of, key)
-    known, shared = sha256 in service.extractors, service.shared
-    if not known:
+    received, shared = sha256 in service.extractors, service.shared
+    if not received:
         shared.extractors.take(key.name)
     body = await service.bodies.read(request)
-    if not known:
+    if not received:
         shared.uploads.take(key.name, len(body))
     spec = await run_in_threadpool(accepted, body, _media(request), sha256, service.settings)
 
@@ -277,7 +277,7 @@ async def send_extractor(
     identity = job_id(key.name, "extractor", {}, sha256.encode())
     fields: dict[str, Any] = {"extractor": spec, "size": len(body), "work": work}
     job = Job(identity, key.name, "extractor", embeds=True, **fields)
-    if known:
+    if received:
         job.finish(work())
     else:
         await run_in_threadpool(service.extractors.test, spec, key.name)
