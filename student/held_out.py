@@ -61,7 +61,7 @@ def drop_doubtful(
     steps = min(config.doubtful_steps, passes)
     brief = replace(config, objective="supervised", loss="cross_entropy", steps=steps)
     split = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    parts = [eligible[part] for _, part in split.split(eligible, strata[eligible])]
+    parts = [eligible[fold] for _, fold in split.split(eligible, strata[eligible])]
     unsaid = replace(lesson, chances=None)
     judges = parallel(
         process_count(workers, brief, lesson.pool),

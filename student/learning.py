@@ -152,8 +152,8 @@ def learn(
     estimated = [*estimates(results, planned.period), asked.estimate]
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
-    kept = tuned or asked.features.spec.backbone in (BINS, TREES)
-    if network is None or not (kept or _foreign_or_few(public, asked, estimated)):
+    smoothed = tuned or asked.features.spec.backbone in (BINS, TREES)
+    if network is None or not (smoothed or _foreign_or_few(public, asked, estimated)):
         learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:
             return learned
@@ -272,14 +272,14 @@ def _fine_tuned(
     console: Console,
 ) -> ExtractorSpec:
     """A pretrained student: the network that the round asked with, trained from there on."""
-    student, place, features = public.settings.student, folder.round(planned.number), asked.features
+    student, path, features = public.settings.student, folder.round(planned.number), asked.features
     first, plain, classifier = public.first, public.features.plain, None
     network = divide(start(first, student, public.task.labels), student.trained_blocks)
-    if (file := place / CLASSIFIER).exists() and not features.of:
+    if (file := path / CLASSIFIER).exists() and not features.of:
         classifier = Layer.released(file, features.spec, plain(features.spec))
         classifier.begin(network.rest.head)
     views = keep_views(
-        place / VIEWS,
+        path / VIEWS,
         network.front,
         public.data.inputs,
         student,
@@ -291,14 +291,14 @@ def _fine_tuned(
     weights = train(
         student,
         replace(lesson, pool=Pool(views, public.task.labels)),
-        run_dir=place,
+        run_dir=path,
         seed=planned.seed,
         progress=partial(console.progress, "training the student"),
         loggers=console.loggers,
         say=console.say,
         begin=(network.rest, network.depths),
     )
-    (place / VIEWS).unlink()
+    (path / VIEWS).unlink()
     tuned = beside(first, network.trained(weights), classifier, plain)
     return export(tuned, plain(tuned))
 

@@ -85,7 +85,7 @@ def measures(
         shares = [right[truth == code].mean() for code in np.unique(truth)]
     else:
         each = [right[present[:, at] == bit, at] for at in range(len(measured)) for bit in (0, 1)]
-        shares = [part.mean() for part in each if len(part)]
+        shares = [hits.mean() for hits in each if len(hits)]
     return Measures(
         rows=len(truth),
         accuracy=float(right.mean()),
@@ -159,9 +159,9 @@ def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
 
 
 def _reliability(certainty: np.ndarray, right: np.ndarray) -> tuple[tuple[int, float, float], ...]:
-    place = _bins(certainty)
+    bins = _bins(certainty)
     count, sure, hits = (
-        np.bincount(place, weights, BINS) for weights in (None, certainty.ravel(), right.ravel())
+        np.bincount(bins, weights, BINS) for weights in (None, certainty.ravel(), right.ravel())
     )
     return tuple(
         (int(count[b]), float(sure[b] / count[b]), float(hits[b] / count[b]))

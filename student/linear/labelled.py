@@ -113,9 +113,9 @@ def better(public: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarr
     if lost and max(public.right, public.given(both)) - public.given(logits) <= lost:
         return weights, public.given(logits)
     sums, labels = public.odds(logits, both), public.odds(public.held, both)
-    part = (sums + 0.5) / (sums + labels + 1)
-    logits = part * logits + (1 - part) * public.held
-    layer = part * released + (1 - part) * own
+    share = (sums + 0.5) / (sums + labels + 1)
+    logits = share * logits + (1 - share) * public.held
+    layer = share * released + (1 - share) * own
     return _replaced(public, weights, _sureness(public, logits) * layer), public.given(logits)
 
 

@@ -278,12 +278,12 @@ def _composed(releases: Sequence[Release]) -> tuple[list[PLDPmf], float] | None:
     for direction in (0, 1):
         total: PLDPmf | None = None
         for pair, cap in pairs:
-            part = _split(pair[direction], grid)
-            if not part.size:  # as above
+            law = _split(pair[direction], grid)
+            if not law.size:  # as above
                 return [], error
-            part = part.self_compose(cap)
+            law = law.self_compose(cap)
             # Randomised response alone stays sparse, and a sparse one composes only with its like.
-            total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
+            total = law if total is None else total.to_dense_pmf().compose(law.to_dense_pmf())
         assert total is not None
         totals.append(total)
     return totals, error

@@ -112,8 +112,8 @@ def _curve(releases: Sequence[Release], rate: float) -> tuple[np.ndarray, np.nda
     """
     orders, caps = ORDERS, [release.cap for release in releases]
     if any(map(is_slow, releases)):
-        near = total_rdp([quick(release) for release in releases], caps, ORDERS)
-        bounds = [by_renyi(rate, ORDERS[[i]], near[[i]]) for i in range(len(ORDERS))]
+        quick_rdp = total_rdp([quick(release) for release in releases], caps, ORDERS)
+        bounds = [by_renyi(rate, ORDERS[[i]], quick_rdp[[i]]) for i in range(len(ORDERS))]
         orders = ORDERS[[int(np.argmin(bounds))]]
     return orders, total_rdp(releases, caps, orders)
 

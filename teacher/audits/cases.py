@@ -25,8 +25,10 @@ def _with(**fields: Any) -> Callable[[Any], Probes]:
 
 
 def _cells(mechanism: Any) -> Probes:
-    near = mechanism.neighbours
-    return ((replace(mechanism, centroids=max(3, near), sigma=2.0 * math.sqrt(near)), ()),)
+    neighbours = mechanism.neighbours
+    return (
+        (replace(mechanism, centroids=max(3, neighbours), sigma=2.0 * math.sqrt(neighbours)), ()),
+    )
 
 
 HALF = {"sample_rate": 0.5}

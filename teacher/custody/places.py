@@ -39,9 +39,9 @@ def place_of(data: DataConfig) -> Path | None:
     if data.source not in ("folder", "arrays", "table") or not rows:
         return None
     path = Path(rows).resolve()
-    kept = next((p.parent for p in (path, path.parent) if p.name == ROWS), None)
-    if kept is not None and (kept / LOCK).exists():
-        return kept
+    in_memory = next((p.parent for p in (path, path.parent) if p.name == ROWS), None)
+    if in_memory is not None and (in_memory / LOCK).exists():
+        return in_memory
     return path.with_name(f"{path.name}.custodian")
 
 
@@ -93,13 +93,13 @@ def require_there(data: DataConfig) -> None:
 
 def require_budget(side: PrivateSide) -> None:
     """Raises LedgerMismatch where the budget of one's own records was begun with another plan."""
-    beside, place, budget = place_of(side.data), side.directory, side.budget
-    assert place is not None
-    if side.ledger is not None or beside != place.resolve():
+    beside, directory, budget = place_of(side.data), side.directory, side.budget
+    assert directory is not None
+    if side.ledger is not None or beside != directory.resolve():
         return
-    if not open_database(place / LEDGER).exists():
+    if not open_database(directory / LEDGER).exists():
         return
-    state = Ledger(place / LEDGER, side.anchor_place).state
+    state = Ledger(directory / LEDGER, side.anchor_place).state
     plan = state.plan
     assert plan is not None
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
@@ -107,12 +107,12 @@ def require_budget(side: PrivateSide) -> None:
         return  # other rows are refused where the directory is opened
     what = "" if other else " and other settings of mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
-    began += f"{plan.delta:g}{what} ({place})"
+    began += f"{plan.delta:g}{what} ({directory})"
     if not state.spent:
         rule = "Nothing was released yet: remove that directory to fix another plan."
         raise LedgerMismatch(f"{began}. {rule}")
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
-    total = sum(epsilon for epsilon, _ in budgets_of(place).values()) + budget.epsilon
+    total = sum(epsilon for epsilon, _ in budgets_of(directory).values()) + budget.epsilon
     raise LedgerMismatch(
         f"{began}; epsilon {odometer_reading(state):g} of it is spent. Continue with {again}. "
         f"Another --custodian_dir opens another budget, and all add up: to {total:g}."

@@ -181,13 +181,13 @@ class Schedule:
         ``seed``: of public randomness.
         """
         rounds, size, periods = list[Round](), len(self.mechanisms()), self.budget.periods
-        for place in range(periods * len(self.rounds)):
-            (period, within), number = divmod(place, len(self.rounds)), place + 1
+        for position in range(periods * len(self.rounds)):
+            (period, within), number = divmod(position, len(self.rounds)), position + 1
             mechanism = self.mechanism_of(number)
             if period:
                 mechanism = mechanism.noisier(self.budget.later_noise)
             form = mechanism.query_form.summed(self.custodians)
-            asked = Round(
+            planned = Round(
                 number=number,
                 slot=period * size + self.slots()[within],
                 queries=self.rounds[within].queries,
@@ -198,7 +198,7 @@ class Schedule:
                 period=period + 1,
                 periods=periods,
             )
-            rounds.append(asked)
+            rounds.append(planned)
         return rounds
 
     def asked_score(self, period: int = 1) -> Scoring | None:

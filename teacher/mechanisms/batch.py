@@ -313,9 +313,9 @@ def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -
     squares = (points * points).sum(axis=1)
     radii = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), QUERIES_PER_BLOCK):
-        part = queries[start : start + QUERIES_PER_BLOCK].astype(np.float32)
-        norms = (part * part).sum(axis=1)[:, None]
-        distances = np.sqrt(np.maximum(squares + norms - 2 * part @ points.T, 0))
+        block = queries[start : start + QUERIES_PER_BLOCK].astype(np.float32)
+        norms = (block * block).sum(axis=1)[:, None]
+        distances = np.sqrt(np.maximum(squares + norms - 2 * block @ points.T, 0))
         rings = np.ceil(distances / STEP).astype(np.int64)
         for i, ring in enumerate(rings, start=start):
             inside = np.cumsum(np.bincount(ring, mass, minlength=steps))

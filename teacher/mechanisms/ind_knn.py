@@ -301,10 +301,10 @@ class EarlierAnswers:
         labels, features = labels[answered], self._features[0][answered]
         from ..search.cpu import ExactIndex  # numba takes a fifth of a second
 
-        near = ExactIndex(features, np.arange(len(features))).similar(queries, select)
+        similar = ExactIndex(features, np.arange(len(features))).similar(queries, select)
         sums = [
             np.bincount(labels[n.rows], weights=n.weights.astype(np.int64), minlength=num_classes)
-            for n in near
+            for n in similar
         ]
-        counts = np.array([len(n.rows) for n in near], dtype=np.int64)
-        return Reused(np.array(sums).reshape(len(near), num_classes).astype(np.int64), counts)
+        counts = np.array([len(n.rows) for n in similar], dtype=np.int64)
+        return Reused(np.array(sums).reshape(len(similar), num_classes).astype(np.int64), counts)

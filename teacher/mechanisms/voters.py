@@ -73,10 +73,10 @@ class Voters:
 
         Persons, each with its most similar row, if the unit of privacy is a person.
         """
-        near, units = self.index.similar(self.queries, select, hashing), self.index.units
+        similar, units = self.index.similar(self.queries, select, hashing), self.index.units
         if isinstance(units, ByPerson):
-            return [units.strongest(rows, self.index.ids, self.labels) for rows in near]
-        return near
+            return [units.strongest(rows, self.index.ids, self.labels) for rows in similar]
+        return similar
 
     def rank(self, k: int, sample_rate: float) -> None:
         """Search the lists that ``votes`` draws along; the index keeps those of one batch."""
@@ -116,17 +116,18 @@ class Voters:
         for start in range(0, len(votes), step):
             pending, drawn, width = np.arange(start, min(start + step, len(votes))), 0, length
             while len(pending) and drawn < len(index):
-                near = index.prefix(self.queries[pending], width)[:, drawn:]  # not yet drawn
+                nearest = index.prefix(self.queries[pending], width)[:, drawn:]  # not yet drawn
                 # Only a test's tape draws by id. The system's bits are fresh: rows name records as
                 # well as ids do, which are in memory for a tape alone.
-                ids = index.ids[near] if entropy.unsafe else near
+                ids = index.ids[nearest] if entropy.unsafe else nearest
                 own = [keys[query] for query in pending.tolist()]
-                bits = np.ones(near.shape, dtype=bool)
+                bits = np.ones(nearest.shape, dtype=bool)
                 if inclusion_bound(sample_rate) < 1 << BITS:
                     bits = entropy.inclusion(sample_rate, own, release, ids)
-                listed = np.ascontiguousarray(near)
+                listed = np.ascontiguousarray(nearest)
                 poisson_sampling.first_hits(listed, bits, labels, k, pending, hits, votes)
-                pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
+                pending, drawn = pending[hits[pending] < k], drawn + nearest.shape[1]
+                width = 2 * width
         return votes
 
     def radii(self, share: float) -> np.ndarray:
