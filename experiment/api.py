@@ -3,8 +3,10 @@
     >>> import labelwall as lw
     >>> data = lw.Data(private=(X, y), public=U, test=(Xt, yt))
     >>> lw.plan(data, epsilon=1.0)  # the price; reads nothing private
+    Price(epsilon=1.0, delta=1e-05)
     >>> model = lw.fit(data, epsilon=1.0, custody="custody", run_dir="runs/a")
     >>> model.predict(Xt)
+    array([1, 0, 2, ...])
 
 `labelwall run` calls ``train``, as ``fit`` does: both charge, ask and resume in the same way.
 """
@@ -27,9 +29,9 @@ from .config.config import Config
 from .config.own import OWN, large, own_settings
 from .config.settings import config_of
 from .data import LABELS, Data
+from .display import table
 from .model import Model, load
 from .run.run_folder import RunFolder
-from .shown import table
 from .whole_run import owner_alone, train
 
 Settings = Mapping[str, Any]

@@ -21,6 +21,7 @@ from ..wall.files import PART
 from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
+from .display import ShowsFacts
 from .frames import (
     Kind,
     as_array,
@@ -32,14 +33,13 @@ from .frames import (
     texts,
     write_table,
 )
-from .shown import Shown
 
 LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
 PERSON = "person"  # the column of persons that are given beside texts or a frame
 
 
 @dataclass(frozen=True, repr=False)
-class Data(Shown):
+class Data(ShowsFacts):
     """Private rows with labels, public rows, and a labelled public test split. Without a test split
     labelled public rows are held out, if there are at least 125.
 

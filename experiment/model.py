@@ -15,8 +15,8 @@ from ..wall.files import ROWS
 from ..wall.guarantee import protected
 from ..wall.labels import code_of
 from .data import LABELS, Data
+from .display import ShowsFacts, table
 from .frames import as_array, is_frame, read_frame, texts
-from .shown import Shown, table
 
 if TYPE_CHECKING:
     from ..student.measures import Measures
@@ -80,7 +80,7 @@ class Evaluation:
         return table(shown, ("", *self.COLUMNS))
 
 
-class Model(Shown):
+class Model(ShowsFacts):
     """A student, from the folder of a finished run or from its file. Using it costs no privacy.
 
     ``classes_``: the labels, in the order of ``predict_proba``'s columns: integers, floating

@@ -4,7 +4,7 @@ A batch is a function of (seed, step), so a resumed training sees the same batch
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytorch_lightning as pl
@@ -45,6 +45,31 @@ class Pool:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What a student is trained on.
+
+    ``labels``: of the pool's rows, int64 [n], or [n, c] for attributes, -1 where none was released;
+    ``chances``: released probabilities of classes, float32 [n, c], rows of NaN where there are
+    none.
+    """
+
+    pool: Pool
+    labels: np.ndarray
+    chances: np.ndarray | None = None
+
+    def with_rows(
+        self, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
+    ) -> "Lesson":
+        """With more rows after these."""
+        soft = self.chances
+        if soft is not None:
+            none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
+            soft = np.concatenate([soft, none if chances is None else chances])
+        pool = replace(self.pool, inputs=np.concatenate([self.pool.inputs, inputs]))
+        return Lesson(pool=pool, labels=np.concatenate([self.labels, labels]), chances=soft)
+
+
 def has_soft(soft: np.ndarray | None, rows: int) -> np.ndarray:
     """Which rows have probabilities: bool [rows] of float32 [rows, c], NaN where there are none."""
     return np.zeros(rows, dtype=bool) if soft is None else ~np.isnan(soft).any(axis=1)
@@ -65,51 +90,42 @@ def targets(labels: np.ndarray, soft: np.ndarray | None) -> tuple[np.ndarray, np
 
 
 class Steps(Dataset[Batch]):
-    """Batches of ``count`` steps from step ``first`` on, inputs on the 0..1 scale.
+    """Batches of the ``steps`` of a training, inputs on the 0..1 scale.
 
-    ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released; ``soft``: as for
-    ``targets``. The label space's strata have equal shares of a batch, because screening passes
-    some classes far less often than others. All rows of ``pool`` serve as unlabelled data; for
-    fixmatch, which refines labels, those without one. Of
-    ``devices`` that share a step, number ``device`` has its part of each batch.
+    The label space's strata have equal shares of a batch, because screening passes some classes far
+    less often than others. All rows serve as unlabelled data; for fixmatch, which refines labels,
+    those without one. ``share``: of each batch, the rows of one of several devices.
     """
 
     def __init__(
         self,
-        pool: Pool,
-        labels: np.ndarray,
+        lesson: Lesson,
         config: StudentConfig,
         seed: int,
-        first: int,
-        count: int,
-        soft: np.ndarray | None = None,
-        device: int = 0,
-        devices: int = 1,
+        steps: range,
+        share: slice = slice(None),
     ) -> None:
-        labels, self._targets = targets(labels, soft)
-        self._x, self._config = pool.inputs, config
-        self._seed, self._first, self._count = seed, first, count
-        self._part = slice(device, None, devices)
+        labels, self._targets = targets(lesson.labels, lesson.chances)
+        self._x, self._config = lesson.pool.inputs, config
+        self._seed, self._steps, self._share = seed, steps, share
         self._labelled = np.flatnonzero(has_label(labels))
-        strata = pool.labels.strata(labels)[self._labelled]
+        strata = lesson.pool.labels.strata(labels)[self._labelled]
         alone = OBJECTIVES[config.objective].unsaid_alone
         self._unlabelled = np.flatnonzero(~has_label(labels)) if alone else np.arange(len(labels))
         self._below = np.cumsum(1 / np.bincount(strata)[strata])
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._steps)
 
     def __getitem__(self, position: int) -> Batch:
-        if position >= self._count:
-            raise IndexError(position)
-        rng = np.random.default_rng([self._seed, self._first + position])
+        rng = np.random.default_rng([self._seed, self._steps[position]])
         drawn = self._below[-1] * rng.random(self._config.batch_labelled)
         labelled = self._labelled[np.searchsorted(self._below, drawn, side="right")]
         others, unlabelled = len(self._unlabelled), self._config.batch_unlabelled
         if not OBJECTIVES[self._config.objective].unlabelled or not others:
             unlabelled = 0
         everyone = self._unlabelled[rng.choice(others, unlabelled, replace=others < unlabelled)]
-        labelled, everyone = labelled[self._part], everyone[self._part]
+        labelled, everyone = labelled[self._share], everyone[self._share]
         return (
             unit_scale(self._x[labelled]),
             torch.from_numpy(self._targets[labelled]),
@@ -120,7 +136,7 @@ class Steps(Dataset[Batch]):
 class StudentData(pl.LightningDataModule):
     """Training batches from the public pool, and the public test split for reported metrics.
 
-    ``batches``: ``Steps`` but for its steps and devices; ``steps``: how many there are in all.
+    ``batches``: ``Steps`` but for its steps and its share; ``steps``: how many there are in all.
     """
 
     def __init__(
@@ -131,9 +147,10 @@ class StudentData(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
-        first, device = self.trainer.global_step, self.trainer.global_rank
-        count, devices = min(STEPS_A_CHAPTER, self._steps - first), self.trainer.world_size
-        steps = self._batches(first=first, count=count, device=device, devices=devices)
+        first = self.trainer.global_step
+        chapter = range(first, min(first + STEPS_A_CHAPTER, self._steps))
+        share = slice(self.trainer.global_rank, None, self.trainer.world_size)
+        steps = self._batches(steps=chapter, share=share)
         return DataLoader(steps, batch_size=None, shuffle=False)
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:

@@ -25,7 +25,7 @@ from .asking.boosted import TREES
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.features import BINS
 from .asking.public_rows import PublicRows
-from .batches import Pool, has_soft
+from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
@@ -66,28 +66,6 @@ class Learned:
     dropped: int = 0
     seconds: float = 0.0
     worse: bool = False  # than the labels that it was taught, by far
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What a student is trained on. ``labels``: of the rows, int64 [n] or [n, c]; ``chances``:
-    probabilities of the classes, float32 [n, c], if any were released.
-    """
-
-    pool: Pool
-    labels: np.ndarray
-    chances: np.ndarray | None
-
-    def with_rows(
-        self, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
-    ) -> "Lesson":
-        """With more rows after these."""
-        soft = self.chances
-        if soft is not None:
-            none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
-            soft = np.concatenate([soft, none if chances is None else chances])
-        pool = replace(self.pool, inputs=np.concatenate([self.pool.inputs, inputs]))
-        return Lesson(pool=pool, labels=np.concatenate([self.labels, labels]), chances=soft)
 
 
 class TrainingRows:
@@ -171,12 +149,12 @@ def learn(
     whose steps another network smooths.
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
-    known = [*estimates(results, planned.period), asked.estimate]
+    estimated = [*estimates(results, planned.period), asked.estimate]
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
-    kept = tuned or asked.features.spec.backbone in (BINS, TREES)
-    if network is None or not (kept or _foreign_or_few(public, asked, known)):
-        learned = _train(public, planned, asked, known, folder, console)
+    smoothed = tuned or asked.features.spec.backbone in (BINS, TREES)
+    if network is None or not (smoothed or _foreign_or_few(public, asked, estimated)):
+        learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:
             return learned
     console.say(f"round {planned.number}: its released classifier is taken for the student")
@@ -201,11 +179,11 @@ def _released_network(public: PublicRows, asked: Asked, file: Path) -> Extractor
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
-def _foreign_or_few(public: PublicRows, asked: Asked, known: Sequence[Estimate | None]) -> bool:
+def _foreign_or_few(public: PublicRows, asked: Asked, earlier: Sequence[Estimate | None]) -> bool:
     """Whether public rows teach a student less than the released classifier knows."""
     linear = public.settings.student.backbone == LINEAR
     fewest = max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
-    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in known)
+    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
     return foreign or len(public.data.inputs) < fewest
 
 
@@ -213,13 +191,13 @@ def _train(
     public: PublicRows,
     planned: Round,
     asked: Asked,
-    known: Sequence[Estimate | None],
+    estimated: Sequence[Estimate | None],
     folder: RoundFiles,
     console: Console,
 ) -> Learned:
-    """``learn`` by training. ``known``: the estimates of all rounds up to this one."""
+    """``learn`` by training. ``estimated``: the estimates of all rounds up to this one."""
     started, number, settings = time.perf_counter(), planned.number, public.settings
-    worse = worse_rounds(known)
+    worse = worse_rounds(estimated)
     labels, soft = released(folder, number, len(public.data.inputs), worse)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
@@ -231,16 +209,15 @@ def _train(
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
         judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
+    lesson = Lesson(pool=seen.pool, labels=labels, chances=soft)
     cleaned = drop_doubtful(
         judges,
-        seen.pool,
-        labels,
+        lesson,
         seed=planned.seed,
         progress=partial(console.progress, "checking labels"),
-        soft=soft,
         workers=settings.workers,
     )
-    lesson = Lesson(pool=seen.pool, labels=cleaned.labels, chances=soft)
+    lesson = replace(lesson, labels=cleaned.labels)
     if student.backbone == PRETRAINED:
         spec = _fine_tuned(lesson, public, planned, asked, folder, console)
         predicted = outputs(spec, public.data.test_inputs)
@@ -275,14 +252,11 @@ def _small(
         lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
     weights = train(
         public.settings.student,
-        lesson.pool,
-        lesson.labels,
+        lesson,
         run_dir=folder.round(planned.number),
         seed=planned.seed,
-        test_x=seen.test_inputs,
-        test_y=public.data.test_labels,
+        test=(seen.test_inputs, public.data.test_labels),
         progress=partial(console.progress, "training the student"),
-        soft=lesson.chances,
         loggers=console.loggers,
         say=console.say,
     )
@@ -298,14 +272,14 @@ def _fine_tuned(
     console: Console,
 ) -> ExtractorSpec:
     """A pretrained student: the network that the round asked with, trained from there on."""
-    student, place, features = public.settings.student, folder.round(planned.number), asked.features
+    student, path, features = public.settings.student, folder.round(planned.number), asked.features
     first, plain, classifier = public.first, public.features.plain, None
     network = divide(start(first, student, public.task.labels), student.trained_blocks)
-    if (file := place / CLASSIFIER).exists() and not features.of:
+    if (file := path / CLASSIFIER).exists() and not features.of:
         classifier = Layer.released(file, features.spec, plain(features.spec))
         classifier.begin(network.rest.head)
     views = keep_views(
-        place / VIEWS,
+        path / VIEWS,
         network.front,
         public.data.inputs,
         student,
@@ -316,32 +290,30 @@ def _fine_tuned(
     lesson = _with_public_labels(lesson, public.learned)
     weights = train(
         student,
-        Pool(views, public.task.labels),
-        lesson.labels,
-        run_dir=place,
+        replace(lesson, pool=Pool(views, public.task.labels)),
+        run_dir=path,
         seed=planned.seed,
         progress=partial(console.progress, "training the student"),
-        soft=lesson.chances,
         loggers=console.loggers,
         say=console.say,
         begin=(network.rest, network.depths),
     )
-    (place / VIEWS).unlink()
+    (path / VIEWS).unlink()
     tuned = beside(first, network.trained(weights), classifier, plain)
     return export(tuned, plain(tuned))
 
 
-def _with_public_labels(lesson: Lesson, known: np.ndarray | None) -> Lesson:
+def _with_public_labels(lesson: Lesson, learned: np.ndarray | None) -> Lesson:
     """With public labels that are learned, int64 [n], -1 elsewhere: a row's probabilities are then
     the mean of the released ones and its label's.
     """
-    if known is None:
+    if learned is None:
         return lesson
-    rows, soft = known >= 0, lesson.chances
-    labels = np.where(rows, known, lesson.labels)
+    rows, soft = learned >= 0, lesson.chances
+    labels = np.where(rows, learned, lesson.labels)
     if soft is not None:
         soft, own = soft.copy(), np.eye(soft.shape[1], dtype=np.float32)
-        soft[rows] = (soft[rows] + own[known[rows]]) / 2  # NaN stays where none was released
+        soft[rows] = (soft[rows] + own[learned[rows]]) / 2  # NaN stays where none was released
     return replace(lesson, labels=labels, chances=soft)
 
 
@@ -351,8 +323,8 @@ def _worse_than_labels(spec: ExtractorSpec, public: PublicRows, soft: np.ndarray
     """
     if soft is None or public.task.labels.kind != "class":
         return False
-    known = has_soft(soft, len(soft))
-    likely, said = soft[known], outputs(spec, public.data.inputs[known]).argmax(axis=1)
+    rows = has_soft(soft, len(soft))
+    likely, said = soft[rows], outputs(spec, public.data.inputs[rows]).argmax(axis=1)
     given = float(likely[np.arange(len(said)), said].mean())
     return given < float(likely.max(axis=1).mean()) - MOST_LOST
 

@@ -78,23 +78,23 @@ def measures(
         name: _of_one(present[:, at].astype(bool), probabilities[:, at], specificity)
         for at, name in enumerate(space.names)
     }
-    known = list(by_name.values())
+    measured = list(by_name.values())
     predicted = probabilities.argmax(axis=1) if space.kind == "class" else probabilities > 0.5
     right = predicted == truth
     if space.kind == "class":
         shares = [right[truth == code].mean() for code in np.unique(truth)]
     else:
-        each = [right[present[:, at] == bit, at] for at in range(len(known)) for bit in (0, 1)]
-        shares = [part.mean() for part in each if len(part)]
+        each = [right[present[:, at] == bit, at] for at in range(len(measured)) for bit in (0, 1)]
+        shares = [hits.mean() for hits in each if len(hits)]
     return Measures(
         rows=len(truth),
         accuracy=float(right.mean()),
         balanced_accuracy=float(np.mean(shares)),
-        auroc=_mean([one.auroc for one in known]),
-        average_precision=_mean([one.average_precision for one in known]),
-        sensitivity=_mean([one.sensitivity for one in known]),
+        auroc=_mean([one.auroc for one in measured]),
+        average_precision=_mean([one.average_precision for one in measured]),
+        sensitivity=_mean([one.sensitivity for one in measured]),
         specificity=specificity,
-        brier=float(np.mean([one.brier for one in known])),
+        brier=float(np.mean([one.brier for one in measured])),
         calibration_error=calibration_error(space.certainty(probabilities), right),
         bins=_reliability(space.certainty(probabilities), right),
         names=by_name,
@@ -146,8 +146,8 @@ def _of_one(present: np.ndarray, probability: np.ndarray, specificity: float) ->
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    given = [value for value in values if value is not None]
+    return float(np.mean(given)) if given else None
 
 
 def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
@@ -159,9 +159,9 @@ def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
 
 
 def _reliability(certainty: np.ndarray, right: np.ndarray) -> tuple[tuple[int, float, float], ...]:
-    place = _bins(certainty)
+    bins = _bins(certainty)
     count, sure, hits = (
-        np.bincount(place, weights, BINS) for weights in (None, certainty.ravel(), right.ravel())
+        np.bincount(bins, weights, BINS) for weights in (None, certainty.ravel(), right.ravel())
     )
     return tuple(
         (int(count[b]), float(sure[b] / count[b]), float(hits[b] / count[b]))

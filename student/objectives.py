@@ -92,4 +92,4 @@ class Fixmatch(Objective):
 
 
 REGISTERED: tuple[type[Objective], ...] = (Supervised, Vat, Uda, Fixmatch)
-OBJECTIVES = {known.name: known() for known in REGISTERED}
+OBJECTIVES = {each.name: each() for each in REGISTERED}

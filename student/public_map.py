@@ -69,8 +69,8 @@ def nearest_right(public: PublicRows, spec: ExtractorSpec) -> float | None:
     Of public rows or, if few have labels, of the test split. None for few of both, and without
     classes.
     """
-    known = public.data.labels if public.learned is None else public.learned
-    for name, truth in (("public", known), ("test", public.data.test_labels)):
+    labels = public.data.labels if public.learned is None else public.learned
+    for name, truth in (("public", labels), ("test", public.data.test_labels)):
         if public.task.labels.kind != "class" or truth is None:
             continue
         rows = np.flatnonzero(has_truth(truth))[:MOST_COMPARED]

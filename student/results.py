@@ -101,7 +101,7 @@ class ShownImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ShownRows:
     """The record in shown.json.
 
     ``answered``: by the class that the model says, asked rows with a label and without one; empty

@@ -39,5 +39,6 @@ def label_score(public: PublicRows, rows: np.ndarray, labels: np.ndarray) -> Sco
     if public.data.labels is None:
         return {"accuracy": None}
     truth = public.data.labels[rows]
-    known = has_truth(truth)
-    return space.score(space.decode(labels[known]), truth[known], labels[known] != ABSTAINED)
+    with_truth = has_truth(truth)
+    labels, truth = labels[with_truth], truth[with_truth]
+    return space.score(space.decode(labels), truth, labels != ABSTAINED)

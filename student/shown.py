@@ -19,7 +19,7 @@ from .asking.public_rows import PublicRows
 from .learning import released
 from .matters import columns_that_matter, words_by_class
 from .public_map import some_rows
-from .results import RoundResult, Shown, ShownImage
+from .results import RoundResult, ShownImage, ShownRows
 from .round_files import RoundFiles
 from .train import outputs
 
@@ -29,13 +29,13 @@ SHOWN_IMAGES, SIDE, JPEG_BYTES = 8, 96, 2_800  # of each kind; pixels and bytes 
 
 def shown(
     public: PublicRows, model: ExtractorSpec, results: Sequence[RoundResult], folder: RoundFiles
-) -> Shown:
+) -> ShownRows:
     """What is shown of the ``model``, which the last of these rounds taught."""
     space, size, number = public.task.labels, len(public.data.inputs), len(results)
     images = public.data.inputs.ndim == 4
     rows = some_rows(size, MOST_IMAGES if images else MOST_ROWS)
     inputs = public.data.inputs[rows]
-    found = Shown(model=model.sha256(), rows=len(rows))
+    found = ShownRows(model=model.sha256(), rows=len(rows))
     if not images:
         found = replace(found, columns=columns_that_matter(public, model, inputs))
     if space.kind != "class":
@@ -43,8 +43,8 @@ def shown(
     chances = space.probabilities(outputs(model, inputs))
     worse = worse_rounds(estimates(results, results[-1].period))
     labels = released(folder, number, size, worse)[0][rows]
-    asked = _asked(folder, number, size)[rows]
-    found = replace(found, answered=_answered(space, chances, labels, asked))
+    was_asked = _asked(folder, number, size)[rows]
+    found = replace(found, answered=_answered(space, chances, labels, was_asked))
     if not images:
         return replace(found, words=words_by_class(public, model))
     sure, said = chances.max(axis=1), chances.argmax(axis=1)
@@ -67,23 +67,23 @@ def shown(
 
 def _asked(folder: RoundFiles, number: int, size: int) -> np.ndarray:
     """Which public rows the teacher answered or abstained on, in the first rounds: bool [size]."""
-    asked = np.zeros(size, dtype=bool)
+    was_asked = np.zeros(size, dtype=bool)
     for earlier in range(1, number + 1):
         rows, _, outcomes = folder.load_answers(earlier)
-        asked[rows[outcomes != Outcome.CAP_REACHED]] = True
-    return asked
+        was_asked[rows[outcomes != Outcome.CAP_REACHED]] = True
+    return was_asked
 
 
 def _answered(
-    space: LabelSpace, chances: np.ndarray, labels: np.ndarray, asked: np.ndarray
+    space: LabelSpace, chances: np.ndarray, labels: np.ndarray, was_asked: np.ndarray
 ) -> dict[str, tuple[int, int]]:
-    """Asked rows by the class that the model says, with a label and without, for ``Shown``."""
+    """Asked rows by the class that the model says, with a label and without, for ``ShownRows``."""
     said, with_label = chances.argmax(axis=1), has_label(labels)
-    if not (asked & ~with_label).any():
+    if not (was_asked & ~with_label).any():
         return {}
     count = len(space.names)
     given, withheld = (
-        np.bincount(said[asked & which], minlength=count) for which in (with_label, ~with_label)
+        np.bincount(said[was_asked & which], minlength=count) for which in (with_label, ~with_label)
     )
     pairs = zip(given.tolist(), withheld.tolist(), strict=True)
     return {name: pair for name, pair in zip(space.names, pairs, strict=True) if any(pair)}

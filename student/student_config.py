@@ -98,13 +98,13 @@ class StudentConfig:
         self._require("entropy_weight", self.entropy_weight >= 0, "at least 0")
         folds = self.doubtful_folds in (0, *range(2, 21))
         self._require("doubtful_folds", folds, "0 or from 2 to 20")
-        known = OBJECTIVES[self.objective]
-        unlabelled = ["batch_unlabelled"] if known.unlabelled else []
+        objective = OBJECTIVES[self.objective]
+        unlabelled = ["batch_unlabelled"] if objective.unlabelled else []
         for name in ("batch_labelled", *unlabelled):
             shared = getattr(self, name) >= self.devices
             self._require(name, shared, "at least student.devices")
-        exact = self.precision == "32-true" or not known.exact
-        self._require("precision", exact, f"32-true with objective {known.name}")
+        exact = self.precision == "32-true" or not objective.exact
+        self._require("precision", exact, f"32-true with objective {objective.name}")
 
     def _require(self, name: str, rule_holds: bool, rule: str) -> None:
         if not rule_holds:  # also catches NaN

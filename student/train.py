@@ -35,7 +35,7 @@ from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import student_model
-from .batches import STEPS_A_CHAPTER, Pool, Steps, StudentData
+from .batches import STEPS_A_CHAPTER, Lesson, Pool, Steps, StudentData
 from .module import STUDENT_MODULES, Student
 from .round_files import EVENTS
 from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
@@ -54,28 +54,24 @@ ENDLESS = 1e30  # its deviation, which leaves nothing of it
 
 def train(
     config: StudentConfig,
-    pool: Pool,
-    labels: np.ndarray,
+    lesson: Lesson,
     *,
     run_dir: Path,
     seed: int,
-    test_x: np.ndarray | None = None,
-    test_y: np.ndarray | None = None,
+    test: tuple[np.ndarray, np.ndarray] | None = None,
     progress: TaskProgress = no_progress,
-    soft: np.ndarray | None = None,
     loggers: Sequence[Logger] = (),
     say: Callable[[str], None] = print,
     begin: tuple[Backbone, Mapping[str, int]] | None = None,
 ) -> bytes:
-    """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
-    rows of ``pool``: the averaged weights after the last step, as safetensors.
+    """Train on a lesson: the averaged weights after the last step, as safetensors.
 
-    ``test_x``, ``test_y``: for reported metrics alone. ``progress`` hears the steps done; of
-    several devices, the first and the last. ``soft``: released probabilities of classes, float32
-    [n, c], rows of NaN where there are none; with config.soft they are learned in the place of
-    these rows' labels. ``loggers``: hear the metrics, beside the one of ``config``. ``say``: hears
-    of a checkpoint that does not load, without which the training starts again. ``begin``: a
-    pretrained network in the place of a fresh one, and the depths of its layers.
+    With config.soft released probabilities are learned in the place of these rows' labels.
+    ``test``: rows and their labels, for reported metrics alone. ``progress`` hears the steps done;
+    of several devices, the first and the last. ``loggers``: hear the metrics, beside the one of
+    ``config``. ``say``: hears of a checkpoint that does not load, without which the training starts
+    again. ``begin``: a pretrained network in the place of a fresh one, and the depths of its
+    layers.
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
@@ -83,16 +79,15 @@ def train(
     ends.
     """
     require_devices(config)
-    soft = soft if config.soft else None
-    test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
+    lesson, pool = lesson if config.soft else replace(lesson, chances=None), lesson.pool
     if begin is None:
         student = student_module(config, pool, seed)
     else:
         student = STUDENT_MODULES[pool.labels.kind](config, begin[0], pool, seed, begin[1])
-    last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
+    last = run_dir / "checkpoints" / f"{_checkpoint(lesson.chances)}.ckpt"
     _forget_damaged(last, say)
-    batches = partial(Steps, pool, labels, config, seed, soft=soft)
-    data = StudentData(batches, config.steps, test)
+    batches = partial(Steps, lesson, config, seed)
+    data = StudentData(batches, config.steps, test if test and len(test[0]) else None)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
         hide_remarks()
         heard = [*loggers, *loggers_of(config.logger, run_dir)]

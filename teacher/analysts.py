@@ -37,27 +37,27 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     that can not be read, for a listed ledger that is gone or replaced, and for a ledger in use that
     the register does not list.
     """
-    known, state = register.ledger.analysts().get(name), register.ledger.state
+    listed, state = register.ledger.analysts().get(name), register.ledger.state
     assert state.plan is not None
-    place = hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
     url, anchor = register.ledger_url, register.anchor
     mine = open_custodian(
-        register.directory / FOLDER / place,
+        register.directory / FOLDER / digest,
         data=register.data,
         plan=state.plan,
         unsafe=state.unsafe,
-        anchor=anchor and _beside(anchor, place),
-        ledger_url=url and _schema(url, place),
-        known_dataset=known,
+        anchor=anchor and _beside(anchor, digest),
+        ledger_url=url and _schema(url, digest),
+        known_dataset=listed,
         adversaries=[single_analyst(name)],
     )
     try:
-        if known is None and mine.ledger.state.seq > 0:
+        if listed is None and mine.ledger.state.seq > 0:
             raise LedgerMismatch(
                 f"the ledger of {name} is in use, but the register does not list it. Restore the "
                 "newest register."
             )
-        if known is None:
+        if listed is None:
             register.ledger.enter_analyst(name, mine.dataset)
     except BaseException:
         mine.close()
@@ -65,15 +65,15 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     return mine
 
 
-def _beside(anchor: Place, place: str) -> Place:
+def _beside(anchor: Place, digest: str) -> Place:
     """The anchor of one analyst's ledger. With one each, no ledger waits for another's lock."""
     if isinstance(anchor, LedgerUrl):
-        return _schema(anchor, place)
-    return anchor.with_name(f"{anchor.name}.{place}")
+        return _schema(anchor, digest)
+    return anchor.with_name(f"{anchor.name}.{digest}")
 
 
-def _schema(url: LedgerUrl, place: str) -> LedgerUrl:
-    return replace(url, schema=f"{url.schema}_{place}")
+def _schema(url: LedgerUrl, digest: str) -> LedgerUrl:
+    return replace(url, schema=f"{url.schema}_{digest}")
 
 
 def remove_for_all(

@@ -200,16 +200,16 @@ def answer_prepaid(
     have another process's answer), and the reservation. Raises LedgerMismatch.
     """
     similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
-    place = {key: j for j, key in enumerate(keys)}
+    position = {key: j for j, key in enumerate(keys)}
 
     def most(granted: tuple[str, ...], remaining: np.ndarray) -> np.ndarray:
-        return mechanism.reserve([similar[place[key]] for key in granted], remaining)
+        return mechanism.reserve([similar[position[key]] for key in granted], remaining)
 
     reservation = ledger.charge_prepaid(slot, mechanism.stages[0], keys, serials, most)
     granted = reservation.granted
     if not granted:
         return [], reservation
-    rows = [place[key] for key in granted]
+    rows = [position[key] for key in granted]
     values, paid = mechanism.answer(
         [similar[j] for j in rows],
         reservation.remaining,
@@ -221,4 +221,4 @@ def answer_prepaid(
     )
     results = dict(zip(granted, values.tolist(), strict=True))
     stored = ledger.record_prepaid(reservation, results, paid)
-    return [place[key] for key in stored], reservation
+    return [position[key] for key in stored], reservation

@@ -138,7 +138,7 @@ def _check_plan(
         )
 
 
-def _check_identity(place: Path, data: Settings, ledger: Ledger) -> None:
+def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
     """Compare which rows the ledger answers for, or record it on first use.
 
     Paths count as they are, or as seen from the directory, since both may move together.
@@ -146,7 +146,7 @@ def _check_identity(place: Path, data: Settings, ledger: Ledger) -> None:
     The identity is written after the ledger. A crash between the two leaves a ledger without
     releases, and only such a ledger may be given an identity.
     """
-    path, directory = place / IDENTITY, str(place.resolve())
+    path, directory = folder / IDENTITY, str(folder.resolve())
     if path.exists():
         try:
             stored = {**json.loads(path.read_bytes())}
@@ -155,9 +155,9 @@ def _check_identity(place: Path, data: Settings, ledger: Ledger) -> None:
             raise LedgerMismatch(damaged) from error
         if other := other_format(f"the custodian's {IDENTITY}", stored.pop("format", None)):
             raise LedgerMismatch(other)
-        known, before = stored.pop("data", None), str(stored.pop("directory", ""))
-        moved = isinstance(known, dict) and _from(before, known) == _from(directory, data)
-        if stored != {"dataset": ledger.state.dataset} or not (moved or known == {**data}):
+        recorded, before = stored.pop("data", None), str(stored.pop("directory", ""))
+        moved = isinstance(recorded, dict) and _from(before, recorded) == _from(directory, data)
+        if stored != {"dataset": ledger.state.dataset} or not (moved or recorded == {**data}):
             raise LedgerMismatch(
                 "the custodian's directory serves another data set than `data` names. Use one for "
                 "each."

@@ -170,7 +170,7 @@ class PrivateRows:
         )
 
     def sizes(self, kind: str) -> list[int]:
-        return [teachers for known, teachers in self._needs if known == kind]
+        return [teachers for need, teachers in self._needs if need == kind]
 
     def embedding(self, done: int, total: int) -> None:
         """Report progress in percent: the number of rows is private."""

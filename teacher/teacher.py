@@ -263,8 +263,8 @@ class Teacher:
 
     def whole(self, slot: int) -> bool:
         """Whether a call of this slot is one batch, neither split nor joined. Public."""
-        known = self._mechanisms[slot : slot + 1]
-        return any(mechanism.charging is Charging.PER_BATCH for mechanism in known)
+        of_slot = self._mechanisms[slot : slot + 1]
+        return any(mechanism.charging is Charging.PER_BATCH for mechanism in of_slot)
 
     def _begin(self, *calls: Queries | Matrix) -> tuple[Mechanism, list[list[str]]]:
         """Check calls, and read what the ledger has: their mechanism, and each one's identities."""

@@ -1,7 +1,8 @@
-"""A file of the product or of its tests has at most 500 lines, a function at most 80; a test's
-noise is the same in every run (conftest.py)."""
+"""A file of the product or of its tests has at most 500 lines, a function at most 80 and few
+parameters; no name stands twice; a test's noise is the same in every run (conftest.py)."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,9 +51,85 @@ def test_the_measure_can_fail(tmp_path: Path, text: str, found: list[str]) -> No
     assert list(too_long(tmp_path)) == found
 
 
+def product(root: Path) -> list[Path]:
+    """The product's files in rooms."""
+    return [path for folder in FOLDERS[:-1] for path in (root / folder).rglob("*.py")]
+
+
 def test_a_room_s_init_holds_no_program_text() -> None:
-    rooms = [path for name in FOLDERS[:-1] for path in (REPOSITORY / name).rglob("__init__.py")]
+    rooms = [path for path in product(REPOSITORY) if path.name == "__init__.py"]
     assert not [path for path in rooms if len(ast.parse(path.read_text()).body) > 1]
+
+
+def top_level_classes(root: Path) -> Iterator[str]:
+    """The names of the product's classes."""
+    for path in product(root):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                yield node.name
+
+
+def twice(names: Iterator[str]) -> list[str]:
+    """The names that stand there more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def test_no_file_name_of_the_product_stands_twice() -> None:
+    """But for a room's own tuned numbers."""
+    assert set(twice(path.name for path in product(REPOSITORY))) == {"__init__.py", "tuning.py"}
+
+
+def test_no_class_name_of_the_product_stands_twice(tmp_path: Path) -> None:
+    assert not twice(top_level_classes(REPOSITORY))
+    for folder in FOLDERS[:2]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "made.py").write_text("class A:\n    class B: pass\n")
+    assert twice(top_level_classes(tmp_path)) == ["A"]
+
+
+PARAMETERS = 6  # without self
+MORE = {  # and why
+    "experiment/api.py compare": "Python's surface: settings by keyword",
+    "experiment/api.py fit": "Python's surface: settings by keyword",
+    "experiment/run/entry.py run": "a run's entry, which splits the configuration",
+    "experiment/run/teachers.py teacher_of": "a run's entry to any kind of teacher",
+    "experiment/sklearn.py __init__": "scikit-learn's surface: settings by keyword",
+    "student/fine_tuning.py keep_views": "progress and threads beside what decides the views",
+    "student/losses.py virtual_adversarial_loss": "a paper's function of its parameters",
+    "student/train.py train": "who hears of it, beside what decides the weights",
+    "teacher/audits/conversations.py converse": "an attack's numbers",
+    "teacher/audits/harness.py drawn_case": "an attack's parts, most of them by keyword",
+    "teacher/baselines/noisy_sgd.py train_privately": "a baseline's rows and its budget",
+    "teacher/charging.py answer_prepaid": "the audits call it without a teacher",
+    "teacher/classifiers/cnn_ensemble.py __init__": "records, their shards and where to work",
+    "teacher/classifiers/linear_ensemble.py train_ensemble": "arrays of records, their shards",
+    "teacher/custodian.py open_custodian": "the custodian's surface: settings by keyword",
+    "teacher/mechanisms/gradient.py gradient_sums": "a count: public numbers, then records",
+    "teacher/mechanisms/ind_knn.py answer": "what is private, what is public, and the noise",
+    "teacher/private_rows.py __init__": "the teacher's settings, passed on by keyword",
+    "teacher/search/poisson_sampling.py first_hits": "compiled, which takes arrays alone",
+    "teacher/shards/shards.py __init__": "the teacher's settings, passed on by keyword",
+    "teacher/teacher.py __init__": "the teacher's surface: settings by keyword",
+}
+
+
+def many_parameters(root: Path) -> Iterator[str]:
+    """The functions of the product that take more than PARAMETERS, by name."""
+    for path in product(root):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                if len([each for each in taken if each.arg not in ("self", "cls")]) > PARAMETERS:
+                    yield f"{path.relative_to(root).as_posix()} {node.name}"
+
+
+def test_a_function_takes_few_parameters_or_says_why(tmp_path: Path) -> None:
+    assert set(many_parameters(REPOSITORY)) == set(MORE)
+    (tmp_path / "teacher").mkdir()
+    made = "class A:\n    def f(self, a, b, /, c, d, *e, g, h{more}): pass\n"
+    for more, found in (("", []), (", i", ["teacher/made.py f"])):
+        (tmp_path / "teacher" / "made.py").write_text(made.format(more=more))
+        assert list(many_parameters(tmp_path)) == found
 
 
 def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:
@@ -87,10 +164,9 @@ def type_tests(text: str, names: set[str]) -> int:
 
 def test_only_the_mechanisms_room_asks_for_a_mechanism_s_type() -> None:
     """What others need to know a mechanism declares (teacher/mechanisms/base.py)."""
-    paths = [path for name in FOLDERS[:-1] for path in (REPOSITORY / name).rglob("*.py")]
     found = {
         path.relative_to(REPOSITORY).as_posix()
-        for path in paths
+        for path in product(REPOSITORY)
         if type_tests(path.read_text(), mechanisms())
     }
     assert not {name for name in found if not name.startswith("teacher/mechanisms/")}

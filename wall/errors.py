@@ -109,6 +109,10 @@ def meant(unknown: str, known: Collection[str]) -> str:
 
 
 def shape_text(rows: np.ndarray) -> str:
-    """Dtype and shape without the number of rows, which may be private: "uint8 [n, 28, 28]"."""
+    """Dtype and shape without the number of rows, which may be private.
+
+    >>> shape_text(np.zeros((5, 28, 28), dtype=np.uint8))
+    'uint8 [n, 28, 28]'
+    """
     shape = ", ".join(["n", *map(str, rows.shape[1:])]) if rows.ndim else ""
     return f"{rows.dtype} [{shape}]"

@@ -28,7 +28,7 @@ from PIL import Image
 from labelwall.benchmarks.accuracy.linear_accuracy import DELTA
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.student.asking.features import linear_power, principal_axes
-from labelwall.student.batches import Pool
+from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import Layer, divide, keep_views, start
 from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.measure import FitSettings
@@ -132,11 +132,9 @@ def tuned(
         views = keep_views(file, network.front, images, student, 3, no_progress, threads)
         weights = train(
             student,
-            Pool(views, labels),
-            soft.argmax(axis=1),
+            Lesson(pool=Pool(views, labels), labels=soft.argmax(axis=1), chances=soft),
             run_dir=folder,
             seed=3,
-            soft=soft,
             begin=(network.rest, network.depths),
         )
     return network.trained(weights)

@@ -197,7 +197,7 @@ def released(
     with tempfile.TemporaryDirectory() as folder:
         answers, _ = ask_matrices(MatrixRound(
             count=counting.count, planned=planned, extractor=spec, features=rows["public"],
-            rows=rows["test"], known=labelled(rows["public"], y["public"], length, classes),
+            rows=rows["test"], labelled=labelled(rows["public"], y["public"], length, classes),
             folder=Path(folder),
         ))  # fmt: skip
         said = answers.labels

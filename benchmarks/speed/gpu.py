@@ -25,7 +25,7 @@ import torch
 import labelwall as lw
 from labelwall.benchmarks.accuracy.fine_tuning import read
 from labelwall.benchmarks.shared.record import add_record, record
-from labelwall.student.batches import Pool
+from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import divide, keep_views, start
 from labelwall.student.public_settings import STAGES
 from labelwall.student.student_config import StudentConfig
@@ -89,11 +89,9 @@ def training(device: str, threads: int, steps: int) -> float:
         views = keep_views(file, network.front, images, config, 0, no_progress, threads)
         train(
             config,
-            Pool(views, labels),
-            chances.argmax(axis=1),
+            Lesson(pool=Pool(views, labels), labels=chances.argmax(axis=1), chances=chances),
             run_dir=folder,
             seed=0,
-            soft=chances,
             begin=(network.rest, network.depths),
         )
         return time.perf_counter() - began

@@ -229,7 +229,7 @@ def report(args: Sequence[str]) -> int:
         "--registry": flag("registry.json and SP_800_226.md, too: for a registry and for NIST's"),
     }
     parsed = _parsed(report, args, options)
-    from ..report.registry import write_registry
+    from ..report.registry_entry import write_registry
     from ..report.report import write_report
 
     print(write_report(parsed.run_dir))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...student.asking.features import digest
-from ...student.batches import Pool
+from ...student.batches import Lesson, Pool
 from ...student.several_devices import require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
@@ -41,9 +41,9 @@ from ..plan.search import by_features, decided
 from ..run.door import resumed
 from ..run.entry import run
 from ..run.run_folder import RunFolder
-from .baselines import PrivateTraining, first_embedder
+from .cell_lines import lines_of, to_csv, to_latex
 from .cells import Cell, Reference
-from .lines import lines_of, to_csv, to_latex
+from .private_training import PrivateTraining, first_embedder
 from .table import plot, render, summarise
 
 Lines = list[dict[str, Any]]
@@ -246,7 +246,8 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
             inputs, tests = (embedder.features(x).astype(np.float32) for x in (inputs, tests))
         scale = statistics(inputs)
     pool = Pool(inputs, space, scale.mean, scale.std)
-    weights = train(student, pool, labels, run_dir=folder / "student", seed=config.seed)
+    lesson = Lesson(pool=pool, labels=labels)
+    weights = train(student, lesson, run_dir=folder / "student", seed=config.seed)
     said = outputs(pool.spec(student.backbone, weights), tests)
     score = space.score(space.predict(said), public.test_labels)
     return {

@@ -230,7 +230,7 @@ class Rehearsal:
             extractor=seen.spec,
             features=seen.public,
             rows=seen.labelled[asked],
-            known=self._taught(view, form, fold) if self.settings.taught else None,
+            labelled=self._taught(view, form, fold) if self.settings.taught else None,
             folder=self._folder(view, form),
         )
         answers, _ = ask_matrices(current)

@@ -16,8 +16,9 @@ import numpy as np
 
 from ...teacher.accounting.plan import FULL
 from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.counts_in_balls import ball_votes
 from ...teacher.mechanisms.ind_knn import IndKnn
-from ...teacher.mechanisms.voters import Voters, ball_votes
+from ...teacher.mechanisms.voters import Voters
 from ...teacher.noise.entropy import Entropy
 from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.kernels import Similar

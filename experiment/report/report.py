@@ -34,8 +34,8 @@ from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
 from ..run.summary import Summary
 from . import pictures
-from .curves import training
-from .public_rows import public_pictures
+from .public_pictures import public_pictures
+from .training_curves import training
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ...student.results import Shown, read, write
+from ...student.results import ShownRows, read, write
 from ...student.round_files import RoundFiles
 from ...teacher.accounting.plan import Plan
 from ...teacher.custody.recorded import read_state
@@ -46,10 +46,10 @@ class RunFolder(RoundFiles):
         """Store what the run came to."""
         write(summary, self.summary)
 
-    def shown_rows(self) -> Shown | None:
+    def shown_rows(self) -> ShownRows | None:
         """What a report shows of the public rows; None if that is missing or damaged."""
         with suppress(OSError, LabelwallError):
-            return read(Shown, self.shown)
+            return read(ShownRows, self.shown)
         return None
 
     def finished(self) -> Summary | None:

@@ -70,17 +70,17 @@ def ask(
     if planned.periods == 1 and not current.repeats:  # later records want other axes
         planned, features = on_counted_axes(teacher, current, features, console)
     extractor, quantised = features.spec, public.features.quantised
-    asked = MatrixRound(
+    by_matrices = MatrixRound(
         count=teacher.count,
         planned=planned,
         extractor=extractor,
         features=quantised(extractor)[rows],
         rows=None if others is None else quantised(extractor, others),
-        known=public.labelled(extractor),
+        labelled=public.labelled(extractor),
         last=last_classifier(current),
         folder=current.path,
     )
-    answers, estimate = ask_matrices(asked)
+    answers, estimate = ask_matrices(by_matrices)
     for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
     return Asked(answers=answers, rows=rows, features=features, estimate=estimate)

@@ -26,35 +26,35 @@ VOTES = 0.5
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
-def ask_cells(asked: MatrixRound, form: CellsForm) -> tuple[Answers, Estimate | None]:
+def ask_cells(current: MatrixRound, form: CellsForm) -> tuple[Answers, Estimate | None]:
     """Labels by one noisy histogram over clusters of the features, and their estimate.
 
     If public labels of all classes are known, their classifier and the votes choose together.
     Raises InvalidInput if there are fewer features than cells.
     """
-    made = partial(cluster, asked.features, form.centroids, asked.planned.seed)
-    centers = asked.stored("cells.npz", "centers", made)
-    histogram = asked.count(Cells(centers, asked.planned.slot))
-    own = nearest_cells(asked.features, centers, form.row_neighbours)
+    made = partial(cluster, current.features, form.centroids, current.planned.seed)
+    centers = current.stored("cells.npz", "centers", made)
+    histogram = current.count(Cells(centers, current.planned.slot))
+    own = nearest_cells(current.features, centers, form.row_neighbours)
     nearest = own
-    if asked.rows is not None:
-        nearest = nearest_cells(asked.rows, centers, form.row_neighbours)
+    if current.rows is not None:
+        nearest = nearest_cells(current.rows, centers, form.row_neighbours)
     votes, estimate = None, None
     if histogram.counts is not None:
-        votes, estimate = _judged(histogram.counts / form.parts, asked, form, centers, own)
+        votes, estimate = _judged(histogram.counts / form.parts, current, form, centers, own)
     labels, outcomes = inherit(votes, nearest, form.margin)
-    known = asked.known
-    if votes is not None and known is not None and known.complete:
-        inputs = unit_inputs(asked.to_label, asked.length)
+    labelled = current.labelled
+    if votes is not None and labelled is not None and labelled.complete:
+        inputs = unit_inputs(current.to_label, current.length)
         least = form.deviation * math.sqrt(form.row_neighbours)
         above = np.maximum(votes[nearest].sum(axis=1), least)
-        both = (inputs @ known.weights + VOTES * np.log(above)).argmax(axis=1)
+        both = (inputs @ labelled.weights + VOTES * np.log(above)).argmax(axis=1)
         labels = np.where(labels == ABSTAINED, labels, both)
     return Answers(labels, outcomes, histogram.receipt), estimate
 
 
 def _judged(
-    votes: np.ndarray, asked: MatrixRound, form: CellsForm, centers: np.ndarray, own: np.ndarray
+    votes: np.ndarray, current: MatrixRound, form: CellsForm, centers: np.ndarray, own: np.ndarray
 ) -> tuple[np.ndarray, Estimate]:
     """Votes that public rows would cast, float64 [m, c], by the records' noisy ones; an estimate.
 
@@ -63,13 +63,13 @@ def _judged(
     noise = form.deviation
     if float(votes.sum()) <= SURE_COUNT * noise * votes.size**0.5:
         return votes, NOTHING_KNOWN
-    ballots = nearest_cells(asked.features, centers, form.neighbours)
+    ballots = nearest_cells(current.features, centers, form.neighbours)
     cast = np.bincount(ballots.ravel(), minlength=form.centroids)
     times, shares = compared(votes, noise, cast)
     few, votes = few_votes(votes, form), votes * times
     estimate = by_counts(votes, own, form.margin, noise * times)
-    known = asked.known
-    estimate = at_least(estimate, known.right if known and known.complete else 0.0)
+    labelled = current.labelled
+    estimate = at_least(estimate, labelled.right if labelled and labelled.complete else 0.0)
     return votes, noted(estimate, few=few, foreign=shares.foreign)
 
 

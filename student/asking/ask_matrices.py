@@ -8,13 +8,13 @@ from .ask_sums import ask_sums
 from .matrix_round import MatrixRound
 
 
-def ask_matrices(asked: MatrixRound) -> tuple[Answers, Estimate | None]:
+def ask_matrices(current: MatrixRound) -> tuple[Answers, Estimate | None]:
     """Labels of rows by what matrices from PUBLIC features count.
 
     The estimate is of the labels of these features. Raises InvalidInput if they are too few.
     """
-    form = asked.planned.form
+    form = current.planned.form
     if isinstance(form, CellsForm):
-        return ask_cells(asked, form)
+        return ask_cells(current, form)
     assert isinstance(form, SumsForm)
-    return ask_sums(asked, form)
+    return ask_sums(current, form)

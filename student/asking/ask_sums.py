@@ -18,42 +18,42 @@ from .estimates import by_model
 from .matrix_round import MatrixRound
 
 
-def ask_sums(asked: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | None]:
+def ask_sums(current: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | None]:
     """Labels by a linear model from the noisy sums of a few steps, and their estimate.
 
     If a cap ends the steps early, the model is by those that were answered.
     """
-    planned, features, receipts = asked.planned, asked.features, list[Receipt]()
+    planned, features, receipts = current.planned, current.features, list[Receipt]()
 
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        sent = asked.stored(f"weights_{step}.npz", "weights", lambda: weights)
-        noisy = asked.count(Weights(sent, planned.slot))
+        sent = current.stored(f"weights_{step}.npz", "weights", lambda: weights)
+        noisy = current.count(Weights(sent, planned.slot))
         receipts.append(noisy.receipt)
         return sent, None if noisy.counts is None else noisy.counts[0]
 
     # The first sum of a repeated round is known, and charged once
-    again = asked.last is not None and planned.periods == 1
+    again = current.last is not None and planned.periods == 1
     how = FitSettings(
         labels=form.labels,
-        outputs=asked.extractor.num_classes,
-        length=asked.length,
+        outputs=current.extractor.num_classes,
+        length=current.length,
         noise_multiplier=form.deviation,
         clip=form.clip,
         steps=form.steps + 1 if again else form.steps,
         gain=form.gain,
-        alike=asked.folder is None,
+        alike=current.folder is None,
     )
-    earlier = None if asked.last is None else stored_fit(asked.last, asked.extractor.sha256())
-    model = fit(ask, features, how, asked.known, earlier, again)
+    earlier = None if current.last is None else stored_fit(current.last, current.extractor.sha256())
+    model = fit(ask, features, how, current.labelled, earlier, again)
     if model is None:
-        rows = len(asked.to_label)
+        rows = len(current.to_label)
         labels = numbered_space(form.labels, how.outputs).no_labels(rows)
         refused = np.full(rows, Outcome.CAP_REACHED, dtype=np.uint8)
         return Answers(labels, refused, join_receipts(receipts)), None
     says: Says = model.says
-    estimate = None if asked.folder is None else by_model(model, form, features)
+    estimate = None if current.folder is None else by_model(model, form, features)
     if form.labels == "class":
         says = with_neighbours(says, features)
-    asked.store(model, says)
-    labels, outcomes = model.to_labels(says(asked.to_label), form.margin)
+    current.store(model, says)
+    labels, outcomes = model.to_labels(says(current.to_label), form.margin)
     return Answers(labels, outcomes, join_receipts(receipts)), estimate

@@ -49,24 +49,24 @@ def boosted(rows: np.ndarray, labels: np.ndarray | None, classes: int) -> Booste
         return None
     if rows.shape[1] > MOST_COLUMNS or classes > MOST_CLASSES:
         return None
-    known = np.flatnonzero(labels >= 0)[:MAX_ROWS]
-    present = np.flatnonzero(np.bincount(labels[known], minlength=classes) >= FOLDS)
-    known = known[np.isin(labels[known], present)]
-    if len(known) < LEAST_ROWS or len(present) < 2:
+    labelled = np.flatnonzero(labels >= 0)[:MAX_ROWS]
+    present = np.flatnonzero(np.bincount(labels[labelled], minlength=classes) >= FOLDS)
+    labelled = labelled[np.isin(labels[labelled], present)]
+    if len(labelled) < LEAST_ROWS or len(present) < 2:
         return None
-    x, y = rows[known], labels[known]
+    x, y = rows[labelled], labels[labelled]
     folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y))
     with threadpool_limits(limits=1):  # so that a resumed run has the same ones
         models = [_model().fit(x[others], y[others]) for others, _ in folds]
         said = [_logits(model, rows, classes) for model in models]
     held = np.mean(said, axis=0)
     for own, (_, fold) in zip(said, folds, strict=True):
-        held[known[fold]] = own[known[fold]]
+        held[labelled[fold]] = own[labelled[fold]]
     spread = held.var(axis=0).sum()
     unit = (x.var(axis=0).sum() / spread) ** 0.5 if spread else 1.0
-    right = (present[held[known][:, present].argmax(axis=1)] == y).mean()
+    right = (present[held[labelled][:, present].argmax(axis=1)] == y).mean()
     parts = [_tensors(model, classes, unit / FOLDS) for model in models]
-    tensors = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    tensors = {name: np.concatenate([of_fold[name] for of_fold in parts]) for name in parts[0]}
     return Boosted(tensors=tensors, held=(unit * held).astype(np.float32), right=float(right))
 
 
@@ -111,15 +111,15 @@ def _tensors(
         for kind, tree in zip(own, trees, strict=True):
             number, left = step * classes + kind, [(0, 0, DEPTH)]
             while left:
-                node, place, levels = left.pop()
+                node, position, levels = left.pop()
                 found = tree.nodes[node]
                 if found["is_leaf"]:
-                    leaf[number, ((place + 1) << levels) - 1 - NODES] = found["value"]
+                    leaf[number, ((position + 1) << levels) - 1 - NODES] = found["value"]
                     continue
-                column[number, place] = found["feature_idx"]
-                threshold[number, place] = found["num_threshold"]
-                left.append((found["left"], 2 * place + 1, levels - 1))
-                left.append((found["right"], 2 * place + 2, levels - 1))
+                column[number, position] = found["feature_idx"]
+                threshold[number, position] = found["num_threshold"]
+                left.append((found["left"], 2 * position + 1, levels - 1))
+                left.append((found["right"], 2 * position + 2, levels - 1))
     leaf[own] += np.reshape(model._baseline_prediction, (-1, 1))
     below = np.clip(threshold, -LARGEST, LARGEST).astype(np.float32)
     below = np.where(below > threshold, np.nextafter(below, np.float32(-LARGEST)), below)

@@ -102,7 +102,7 @@ def by_model(model: LinearModel, form: SumsForm, features: np.ndarray) -> Estima
     predicted, doubt = model.says(features), model.doubt
     sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
     span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
-    estimate = at_least(by_probabilities(sure[0], span), model.known)
+    estimate = at_least(by_probabilities(sure[0], span), model.labels_given)
     if model.shares is None:
         return estimate
     # Less than FEW deviations of the noise that one step with the whole budget would have

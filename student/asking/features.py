@@ -48,9 +48,9 @@ V = TypeVar("V")
 _kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
 
 
-def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
+def _once(compute: Callable[[], V], rows: np.ndarray, *further: object) -> V:
     """The result of ``compute`` for PUBLIC rows, which stays for a run."""
-    name = digest(rows, *known)
+    name = digest(rows, *further)
     value: V = _kept.pop(name) if name in _kept else compute()
     _kept[name] = value
     for oldest in [*_kept][:-KEPT]:
@@ -58,9 +58,9 @@ def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
     return value
 
 
-def digest(rows: np.ndarray, *known: object) -> str:
-    """SHA-256 (hex) of PUBLIC rows in their order, and of what else is ``known``."""
-    about = repr((rows.shape, rows.dtype.str, *known)).encode()
+def digest(rows: np.ndarray, *further: object) -> str:
+    """SHA-256 (hex) of PUBLIC rows in their order, and of what ``further`` decides."""
+    about = repr((rows.shape, rows.dtype.str, *further)).encode()
     return hashlib.sha256(about + np.ascontiguousarray(rows).data).hexdigest()
 
 
@@ -290,12 +290,12 @@ def extractor_of_round(spec: ExtractorSpec, form: QueryForm, plain: Plain) -> Ex
     """The features that a round asks with: ``spec`` and what the ``form`` needs of public rows."""
     if (basis := form.basis) is None:
         return spec
-    known = plain(spec)
+    features = plain(spec)
     if basis.kind == "landmarks":  # some rows, at equal distances in their order
-        places = np.linspace(0, len(known) - 1, min(basis.count, len(known))).astype(np.int64)
-        rows, finite = quantised(spec, known[places])
+        places = np.linspace(0, len(features) - 1, min(basis.count, len(features))).astype(np.int64)
+        rows, finite = quantised(spec, features[places])
         return replace(spec, landmarks=rows[finite].tobytes())
-    center, axes = principal_axes(known[:MAX_ROWS], basis.count, linear_power)
+    center, axes = principal_axes(features[:MAX_ROWS], basis.count, linear_power)
     if not axes.size:
         raise InvalidInput("public rows", "at least 2, of different features", "no spread")
     return _on_axes(spec, center, axes)

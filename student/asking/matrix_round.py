@@ -31,7 +31,7 @@ class MatrixRound:
         extractor: of the features.
         features: int8 [n, d], of the rows that matrices are made from.
         rows: int8 [m, d], of the rows to label; None: the same ones.
-        known: labelled rows, which are learned, too.
+        labelled: rows that are learned, too.
         last: file of an earlier classifier of these features, which counts as well.
         folder: of the round; None for a rehearsal, which stores nothing and estimates nothing of a
             linear model.
@@ -42,7 +42,7 @@ class MatrixRound:
     extractor: ExtractorSpec
     features: np.ndarray = field(repr=False)
     rows: np.ndarray | None = field(default=None, repr=False)
-    known: Labelled | None = None
+    labelled: Labelled | None = None
     last: Path | None = None
     folder: Path | None
 

@@ -41,8 +41,8 @@ class PublicRows:
         if self.task.labels.kind != "class":
             return None
         given = self.data.labels if self.learned is None else self.learned
-        known = self.data.test_labels if given is None else [*given, *self.data.test_labels]
-        labels = np.asarray(known, dtype=np.int64)
+        truths = self.data.test_labels if given is None else [*given, *self.data.test_labels]
+        labels = np.asarray(truths, dtype=np.int64)
         counts = np.bincount(labels[labels >= 0], minlength=self.task.num_classes)
         return counts / counts.sum() if counts.sum() >= MIN_LABELLED else None
 
@@ -58,8 +58,8 @@ class PublicRows:
         The share of right labels is cross-validated. The classifier is boosted trees, or logistic
         regression on these features. None if neither learns anything.
         """
-        if self.learned is None or (known := self.labelled(extractor)) is None:
+        if self.learned is None or (regression := self.labelled(extractor)) is None:
             return None
-        if self.trees is not None and self.trees.right > known.right:
+        if self.trees is not None and self.trees.right > regression.right:
             return "boosted trees", self.trees.right
-        return f"logistic regression on {extractor.backbone} features", known.right
+        return f"logistic regression on {extractor.backbone} features", regression.right

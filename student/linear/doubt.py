@@ -55,5 +55,5 @@ class Slopes:
         """
         pairs = zip(self._logits, self._residuals, strict=True)
         parts = (class_probabilities(factor * z) * residuals for z, residuals in pairs)
-        total = sum(float(part.sum()) for part in parts) / len(self._logits[0])
+        total = sum(float(expected.sum()) for expected in parts) / len(self._logits[0])
         return total - self._measured - deviations * math.sqrt(self._variance)

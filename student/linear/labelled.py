@@ -97,7 +97,7 @@ def _layer(columns: np.ndarray) -> np.ndarray:
     return np.asarray(both - both.mean(axis=1, keepdims=True))
 
 
-def better(known: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarray, float]:
+def better(public: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarray, float]:
     """(weights float64 [d + 1, c], the share of the labels that they give).
 
     They are a mean of the released ``weights`` and those of the labels, at equal lengths of logits.
@@ -105,50 +105,50 @@ def better(known: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarra
     mean does. The released ``weights`` stay as they are if the labels gain no more than the share
     ``lost``: that of the classes without labels, which a mean may lose.
     """
-    released, own = _layer(weights[:, known.classes]), known.weights[:, known.classes]
-    logits = _unseen(known, released, own)
-    longer = np.linalg.norm(known.held) / max(float(np.linalg.norm(logits)), 1e-9)
+    released, own = _layer(weights[:, public.classes]), public.weights[:, public.classes]
+    logits = _unseen(public, released, own)
+    longer = np.linalg.norm(public.held) / max(float(np.linalg.norm(logits)), 1e-9)
     logits, released = longer * logits, longer * released
-    both = logits + known.held
-    if lost and max(known.right, known.given(both)) - known.given(logits) <= lost:
-        return weights, known.given(logits)
-    sums, labels = known.odds(logits, both), known.odds(known.held, both)
-    part = (sums + 0.5) / (sums + labels + 1)
-    logits = part * logits + (1 - part) * known.held
-    layer = part * released + (1 - part) * own
-    return _replaced(known, weights, _sureness(known, logits) * layer), known.given(logits)
+    both = logits + public.held
+    if lost and max(public.right, public.given(both)) - public.given(logits) <= lost:
+        return weights, public.given(logits)
+    sums, labels = public.odds(logits, both), public.odds(public.held, both)
+    share = (sums + 0.5) / (sums + labels + 1)
+    logits = share * logits + (1 - share) * public.held
+    layer = share * released + (1 - share) * own
+    return _replaced(public, weights, _sureness(public, logits) * layer), public.given(logits)
 
 
-def _unseen(known: Labelled, released: np.ndarray, own: np.ndarray) -> np.ndarray:
+def _unseen(public: Labelled, released: np.ndarray, own: np.ndarray) -> np.ndarray:
     """Logits of the labelled rows by ``released`` weights, float64 [n, k].
 
     If the descent began at the labels' classifier (``own``), its part of them is replaced by the
     logits of a regression that has not seen the row.
     """
-    logits, seen = known.inputs @ released, known.inputs @ own
-    if not known.complete:
-        logits += (known.held - seen) * (logits * seen).sum() / max((seen**2).sum(), 1e-9)
+    logits, seen = public.inputs @ released, public.inputs @ own
+    if not public.complete:
+        logits += (public.held - seen) * (logits * seen).sum() / max((seen**2).sum(), 1e-9)
     return np.asarray(logits)
 
 
-def _sureness(known: Labelled, logits: np.ndarray) -> float:
+def _sureness(public: Labelled, logits: np.ndarray) -> float:
     """Factor of the ``logits`` under which the labels are most probable."""
 
     def surprise(factor: float) -> float:
         likely = log_softmax(factor * logits, axis=1)
-        return -float(likely[np.arange(len(likely)), known.labels].sum())
+        return -float(likely[np.arange(len(likely)), public.labels].sum())
 
     return float(minimize_scalar(surprise, bounds=FACTORS, method="bounded").x)
 
 
-def _replaced(known: Labelled, weights: np.ndarray, layer: np.ndarray) -> np.ndarray:
+def _replaced(public: Labelled, weights: np.ndarray, layer: np.ndarray) -> np.ndarray:
     """The ``weights`` with a new ``layer`` for the classes that have labels.
 
     Against classes without labels these stay as likely as the sums have them.
     """
-    mixed, old = weights.copy(), weights[:, known.classes]
+    mixed, old = weights.copy(), weights[:, public.classes]
     new = layer + old.mean(axis=1, keepdims=True)
-    mixed[:, known.classes] = new
-    less = [logsumexp(known.inputs @ each, axis=1).mean() for each in (old, new)]
-    mixed[-1, known.classes] += (less[0] - less[1]) / known.inputs[0, -1]
+    mixed[:, public.classes] = new
+    less = [logsumexp(public.inputs @ each, axis=1).mean() for each in (old, new)]
+    mixed[-1, public.classes] += (less[0] - less[1]) / public.inputs[0, -1]
     return mixed

@@ -32,7 +32,7 @@ class LinearModel:
         doubt: how sure the probabilities should be; None if noise hides it.
         records: the noisy number of the records, and its deviation.
         explained: for values, their variance among public rows and its deviation.
-        known: share of the public labels that it gives, cross-validated; 0 if none is known.
+        labels_given: share of the public labels that it gives, cross-validated; 0 without any.
         precision: of the weights, in squares of records: their noise's variance is inverse to it.
     """
 
@@ -43,7 +43,7 @@ class LinearModel:
     doubt: Doubt | None = CERTAIN
     records: tuple[float, float] = (math.inf, 0.0)
     explained: tuple[float, float] | None = None
-    known: float = 0.0
+    labels_given: float = 0.0
     precision: float = 1.0
 
     def says(self, features: np.ndarray) -> np.ndarray:
@@ -105,22 +105,22 @@ def fit(
     ask: Ask,
     public: np.ndarray,
     how: FitSettings,
-    known: Labelled | None = None,
+    labelled: Labelled | None = None,
     earlier: StoredFit | None = None,
     again: bool = False,
 ) -> LinearModel | None:
     """A linear model by the noisy sums that ``ask`` gives, and PUBLIC rows int8 [n, d].
 
-    ``known``: PUBLIC rows with labels; ``earlier``: a fit to records of an earlier period or round,
-    with which this one is averaged. ``again``: the sums are of the same features as the earlier
-    ones. Then steps begin at its weights, since the same sums would only be read again. If a cap
-    ends the steps early, the fit takes the sums that were answered; None if none was.
+    ``labelled``: PUBLIC rows with labels; ``earlier``: a fit to records of an earlier period or
+    round, with which this one is averaged. ``again``: the sums are of the same features as the
+    earlier ones. Then steps begin at its weights, since the same sums would only be read again. If
+    a cap ends the steps early, the fit takes the sums that were answered; None if none was.
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
     if how.labels == "value":
         fitted = value_weights(measure, inputs, how)
     elif how.labels == "class":
-        start = None if known is None or known.complete else known.weights
+        start = None if labelled is None or labelled.complete else labelled.weights
         if again and earlier is not None:
             start = earlier.weights * how.unit
         fitted = class_weights(measure, inputs, how, start)
@@ -131,8 +131,8 @@ def fit(
     records, right = (float(np.mean(measure.counts)), measure.count_noise), 0.0
     foreign = fitted.shares is not None and fitted.shares.foreign
     # Labels of rows unlike the records would mislead
-    if known is not None and not (foreign and records[0] > SURE_COUNT * records[1]):
-        fitted, right = _with_labels(fitted, known, inputs)
+    if labelled is not None and not (foreign and records[0] > SURE_COUNT * records[1]):
+        fitted, right = _with_labels(fitted, labelled, inputs)
     current = StoredFit(
         weights=fitted.weights / how.unit, precision=max(records[0], MIN_RECORDS) ** 2
     )
@@ -145,22 +145,22 @@ def fit(
         doubt=fitted.doubt,
         records=records,
         explained=fitted.explained,
-        known=right,
+        labels_given=right,
         precision=averaged.precision,
     )
 
 
-def _with_labels(fitted: Fitted, known: Labelled, inputs: np.ndarray) -> tuple[Fitted, float]:
+def _with_labels(fitted: Fitted, labelled: Labelled, inputs: np.ndarray) -> tuple[Fitted, float]:
     """(the fit, combined with public labels; the share of these that it gives, 0 if unknown).
 
     ``inputs``: of PUBLIC rows. If all classes have labels, these tell how sure the fit should be.
     """
     lost = 0.0
-    if not (known.complete or fitted.doubt is None or fitted.doubt[1] <= 0):
+    if not (labelled.complete or fitted.doubt is None or fitted.doubt[1] <= 0):
         likely = class_probabilities(inputs @ fitted.weights).mean(axis=0)
-        lost = 1 - float(likely[known.classes].sum())
-    weights, right = better(known, fitted.weights, lost)
-    if known.complete:
+        lost = 1 - float(likely[labelled.classes].sum())
+    weights, right = better(labelled, fitted.weights, lost)
+    if labelled.complete:
         return replace(fitted, weights=weights, doubt=CERTAIN), right
     return replace(fitted, weights=weights), 0.0
 

@@ -12,5 +12,5 @@ def virtual_rows(rows: np.ndarray, seed: int) -> np.ndarray:
     count = min(VIRTUAL_ROWS, MAX_ENTRIES // rows.shape[1])
     random = np.random.default_rng(seed)
     at, to, by = random.integers(0, len(rows), (3, count))
-    part = random.random((count, 1), dtype=np.float32)
-    return np.asarray((rows[at] + part * (rows[to] - rows[by])).astype(np.float32))
+    share = random.random((count, 1), dtype=np.float32)
+    return np.asarray((rows[at] + share * (rows[to] - rows[by])).astype(np.float32))

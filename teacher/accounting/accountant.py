@@ -64,13 +64,13 @@ def _certificates(serialised: bytes, delta: float) -> dict[str, Certificate]:
     """``serialised``: canonical JSON, because a Release contains a dictionary and is no key."""
     releases = [Release(**fields) for fields in json.loads(serialised)]
     exact = "exact screening, exact argmax contest, RDP"
-    known = {"tight": Certificate(*_smallest(releases, delta), exact)}
+    found = {"tight": Certificate(*_smallest(releases, delta), exact)}
     if any(pure_epsilon(release) is not None for release in releases if release.cap):
         added = "pure releases add up, the rest by exact curves and RDP"
-        known["pure_added"] = Certificate(*_pure_added(releases, delta), added)
+        found["pure_added"] = Certificate(*_pure_added(releases, delta), added)
     if (epsilon := pld_epsilon(releases, delta)) is not None:
-        known["pld"] = Certificate(epsilon, None, "privacy loss distribution of dominating pairs")
-    return known
+        found["pld"] = Certificate(epsilon, None, "privacy loss distribution of dominating pairs")
+    return found
 
 
 def certified_epsilon(plan: Plan) -> float:
@@ -83,8 +83,8 @@ def certified_epsilon(plan: Plan) -> float:
 
 def smallest_certified(plan: Plan) -> str:
     """The name of the certificate that ``certified_epsilon`` comes from."""
-    known = certificates(plan)
-    return min(known, key=lambda name: known[name].epsilon)
+    found = certificates(plan)
+    return min(found, key=lambda name: found[name].epsilon)
 
 
 def require_affordable(plan: Plan) -> None:

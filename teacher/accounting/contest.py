@@ -186,24 +186,24 @@ class _Block:
         low = np.minimum.reduceat(bins, groups, axis=1)
         return cls(log_p, log_r, bins, most, low, np.maximum.reduceat(bins, groups, axis=1) + 1)
 
-    def worst(self, t: float, log_phi: np.ndarray, known: float) -> float:
-        """The larger of ``known`` and the block's largest log excess.
+    def worst(self, t: float, log_phi: np.ndarray, so_far: float) -> float:
+        """The larger of ``so_far`` and the block's largest log excess.
 
         Contests that are bounded by less are skipped, first by groups, then one by one. An excess
         is a sum of three products p phi_t: at most three times the largest.
         """
         bound = (self.most + _largest(log_phi, self.low, self.high)).max(axis=0) + math.log(3)
         first = int(bound.argmax())
-        if bound[first] < known - _MARGIN:
-            return known
-        known = max(known, self._excess(t, self._members(np.array([first]))))
-        chosen = self._members(np.flatnonzero(bound >= known - _MARGIN))
+        if bound[first] < so_far - _MARGIN:
+            return so_far
+        so_far = max(so_far, self._excess(t, self._members(np.array([first]))))
+        chosen = self._members(np.flatnonzero(bound >= so_far - _MARGIN))
         bins = self.bins.take(chosen, axis=1)
         bound = np.logaddexp.reduce(
             self.log_p.take(chosen, axis=1) + _largest(log_phi, bins, bins + 1), axis=0
         )
-        known = max(known, self._excess(t, chosen[bound.argmax()][np.newaxis]))
-        return max(known, self._excess(t, chosen[bound >= known - _MARGIN]))
+        so_far = max(so_far, self._excess(t, chosen[bound.argmax()][np.newaxis]))
+        return max(so_far, self._excess(t, chosen[bound >= so_far - _MARGIN]))
 
     def _members(self, groups: np.ndarray) -> np.ndarray:
         """Contests of these groups, int64 [n]."""

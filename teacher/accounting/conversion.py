@@ -67,6 +67,9 @@ def round_up(value: float, digits: int = 3) -> float:
     """The smallest decimal of ``digits`` places at or above ``value``: how an epsilon is printed.
 
     Exact on the shortest decimal that stands for ``value``, so that rounding twice changes nothing.
+
+    >>> round_up(0.9801), round_up(0.981)
+    (0.981, 0.981)
     """
     if not math.isfinite(value):
         return value

@@ -124,13 +124,13 @@ def of_type(kind: Any, value: Any) -> Any:
     origin, options = get_origin(kind), get_args(kind)
     if type(value) is dict and is_dataclass(kind) and isinstance(kind, type):
         hints = {name: hint for name, hint in get_type_hints(kind).items() if name in value}
-        parts = {name: of_type(hints.get(name), part) for name, part in value.items()}
+        parts = {name: of_type(hints.get(name), entry) for name, entry in value.items()}
         if parts.keys() == {field.name for field in fields(kind)}:
             return kind(**parts)
     elif origin is tuple and type(value) is list:
-        return tuple(of_type(options[0], part) for part in value)
+        return tuple(of_type(options[0], entry) for entry in value)
     elif origin is dict and type(value) is dict:
-        return {key: of_type(options[1], part) for key, part in value.items()}
+        return {key: of_type(options[1], entry) for key, entry in value.items()}
     elif origin is Literal and type(value) is str and value in options:
         return value
     elif origin in (Union, UnionType):

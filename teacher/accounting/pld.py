@@ -79,9 +79,9 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
     closed = closed_epsilon(charged, delta)
     if closed is not None and not any(map(_discrete, charged)):
         return closed
-    if delta <= 10 * ALLOWANCE or (known := _composed(charged)) is None:
+    if delta <= 10 * ALLOWANCE or (convolved := _composed(charged)) is None:
         return closed
-    totals, error = known
+    totals, error = convolved
     left = delta * math.exp(-error) - ALLOWANCE
     composed = max((float(each.get_epsilon_for_delta(left)) for each in totals), default=math.inf)
     composed += 2 * error
@@ -95,9 +95,9 @@ def pld_deltas(releases: Sequence[Release], epsilons: np.ndarray) -> np.ndarray 
     and Q the law without it. Row 1: the reverse. None as ``pld_epsilon``, where losses are
     convolved.
     """
-    if (known := _composed(_charged(releases))) is None:
+    if (convolved := _composed(_charged(releases))) is None:
         return None
-    totals, error = known
+    totals, error = convolved
     deltas = [each.get_delta_for_epsilon(epsilons - 2 * error) for each in totals]
     certain = np.minimum(math.exp(error) * (np.array(deltas) + ALLOWANCE), 1.0)
     return certain if totals else np.ones((2, len(epsilons)))
@@ -110,9 +110,9 @@ def _charged(releases: Sequence[Release]) -> list[Release]:
 
 def closed_epsilon(releases: Sequence[Release], delta: float) -> float | None:
     """The epsilon of the closed formula; None if a release has no unsampled Gaussian pair."""
-    if (known := closed_pair(releases)) is None:
+    if (pair := closed_pair(releases)) is None:
         return None
-    mu, error = known
+    mu, error = pair
     return gaussian_epsilon(mu, delta * math.exp(-error)) + 2 * error
 
 
@@ -278,12 +278,12 @@ def _composed(releases: Sequence[Release]) -> tuple[list[PLDPmf], float] | None:
     for direction in (0, 1):
         total: PLDPmf | None = None
         for pair, cap in pairs:
-            part = _split(pair[direction], grid)
-            if not part.size:  # as above
+            law = _split(pair[direction], grid)
+            if not law.size:  # as above
                 return [], error
-            part = part.self_compose(cap)
+            law = law.self_compose(cap)
             # Randomised response alone stays sparse, and a sparse one composes only with its like.
-            total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
+            total = law if total is None else total.to_dense_pmf().compose(law.to_dense_pmf())
         assert total is not None
         totals.append(total)
     return totals, error

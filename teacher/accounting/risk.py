@@ -66,7 +66,7 @@ def risks(plan: Plan, rates: Sequence[float] = RATES) -> list[Risk]:
         if gaussian is not None:
             mu, error = gaussian
             bounds["gaussian"] = by_gaussian(rate, mu, error)
-        name = min(bounds, key=lambda known: bounds[known])
+        name = min(bounds, key=bounds.__getitem__)
         true = min(bounds[name], 1.0)
         guesses = [p * true / (p * true + (1 - p) * rate) for p in PRIORS]
         found.append(Risk(rate, round_up(true, 5), [round_up(g, 5) for g in guesses], name))
@@ -112,8 +112,8 @@ def _curve(releases: Sequence[Release], rate: float) -> tuple[np.ndarray, np.nda
     """
     orders, caps = ORDERS, [release.cap for release in releases]
     if any(map(is_slow, releases)):
-        near = total_rdp([quick(release) for release in releases], caps, ORDERS)
-        bounds = [by_renyi(rate, ORDERS[[i]], near[[i]]) for i in range(len(ORDERS))]
+        quick_rdp = total_rdp([quick(release) for release in releases], caps, ORDERS)
+        bounds = [by_renyi(rate, ORDERS[[i]], quick_rdp[[i]]) for i in range(len(ORDERS))]
         orders = ORDERS[[int(np.argmin(bounds))]]
     return orders, total_rdp(releases, caps, orders)
 

@@ -25,8 +25,10 @@ def _with(**fields: Any) -> Callable[[Any], Probes]:
 
 
 def _cells(mechanism: Any) -> Probes:
-    near = mechanism.neighbours
-    return ((replace(mechanism, centroids=max(3, near), sigma=2.0 * math.sqrt(near)), ()),)
+    neighbours = mechanism.neighbours
+    return (
+        (replace(mechanism, centroids=max(3, neighbours), sigma=2.0 * math.sqrt(neighbours)), ()),
+    )
 
 
 HALF = {"sample_rate": 0.5}
@@ -92,8 +94,8 @@ def audit(
     if trials < 8 * most:
         raise InvalidInput("trials", f"at least 8 times the {most} queries of a trial", trials)
     error = (1 - confidence) / len(chosen)
-    known = [attack(mechanism, case, delta=delta, trials=trials, error=error) for case in chosen]
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(known))
+    found = [attack(mechanism, case, delta=delta, trials=trials, error=error) for case in chosen]
+    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
 
 
 def audit_mechanisms(

@@ -101,9 +101,9 @@ def votes(mechanism: Votes, unit: Unit) -> list[Case]:
     near = pairs(mechanism, mechanism.require(mechanism.noise_field), mechanism.swap)
     return [
         drawn_case(
-            asked, part, near, side, lambda values, _: values, caps, stages=stages, queries=q
+            asked, release, near, side, lambda values, _: values, caps, stages=stages, queries=q
         )
-        for part, stages, caps, q in _parts(mechanism, joint=mechanism.screened)
+        for release, stages, caps, q in _parts(mechanism, joint=mechanism.screened)
     ]
 
 
@@ -156,8 +156,10 @@ def values(mechanism: Regression, unit: Unit) -> list[Case]:
 
     near = [pair for pair in near if pair.num_classes == 2]
     return [
-        drawn_case(mechanism, part, near, side, (lambda b, _: b) if part == SCREEN else codes, caps)
-        for part, _, caps, _ in _parts(mechanism, joint=False)
+        drawn_case(
+            mechanism, release, near, side, (lambda b, _: b) if release == SCREEN else codes, caps
+        )
+        for release, _, caps, _ in _parts(mechanism, joint=False)
     ]
 
 
@@ -246,10 +248,10 @@ def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     scale = mechanism.noise * float(np.linalg.norm(vector))
 
     def codes(values: np.ndarray, pair: Pair) -> np.ndarray:
-        known = sum_codes(values @ vector, scale)
+        outcomes = sum_codes(values @ vector, scale)
         for code, noiseless in zip(WITHOUT_NOISE, (0, vector), strict=True):
-            known[(values == noiseless).any(axis=1)] = code
-        return known
+            outcomes[(values == noiseless).any(axis=1)] = code
+        return outcomes
 
     def side(pair: Pair, added: bool) -> Voters:
         return of_unit(records(mechanism, added), unit, alike=True)

@@ -117,8 +117,8 @@ AnyBaseline = Annotated[
     NoisySgd | LinearNoisySgd | PrivateClassification, Field(discriminator="kind")
 ]
 BASELINES: dict[str, type[AnyBaseline]] = {
-    known.kind: known
-    for known in (NoisySgd, LinearNoisySgd, DpLogisticRegression, DpNaiveBayes, DpForest)
+    baseline.kind: baseline
+    for baseline in (NoisySgd, LinearNoisySgd, DpLogisticRegression, DpNaiveBayes, DpForest)
 }
-for _known in BASELINES.values():
-    describe(_known, "baseline")
+for _baseline in BASELINES.values():
+    describe(_baseline, "baseline")

@@ -35,7 +35,7 @@ class PrivateModel:
     def predict(self, inputs: torch.Tensor) -> np.ndarray:
         """Classes of float32 [n, ...] inputs: int64 [n]."""
         with torch.no_grad():
-            parts = [self.network(part).argmax(dim=1) for part in inputs.split(PREDICTION_BATCH)]
+            parts = [self.network(rows).argmax(dim=1) for rows in inputs.split(PREDICTION_BATCH)]
         return torch.cat(parts).numpy()
 
 

@@ -126,9 +126,9 @@ def _parts(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Disjoint records for ``count`` trees. Each record's tree is drawn independently."""
     system = secrets.SystemRandom()
-    part = np.array([system.randrange(count) for _ in labels], dtype=np.int64)
+    tree = np.array([system.randrange(count) for _ in labels], dtype=np.int64)
     for number in range(count):
-        yield inputs[part == number], labels[part == number]
+        yield inputs[tree == number], labels[tree == number]
 
 
 def require_diffprivlib() -> ModuleType:

@@ -72,8 +72,8 @@ def custody(
         known_dataset=dataset,
         adversaries=adversaries,
     )
-    for part in (side.directory / ROWS).glob(f"*{PART}"):
-        shutil.rmtree(part) if part.is_dir() else part.unlink()
+    for unfinished in (side.directory / ROWS).glob(f"*{PART}"):
+        shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
     tell_budgets(side, console.warn)
     if begun := custodian.ledger.anchor_begun:
         console.say(

@@ -39,9 +39,9 @@ def place_of(data: DataConfig) -> Path | None:
     if data.source not in ("folder", "arrays", "table") or not rows:
         return None
     path = Path(rows).resolve()
-    kept = next((p.parent for p in (path, path.parent) if p.name == ROWS), None)
-    if kept is not None and (kept / LOCK).exists():
-        return kept
+    in_memory = next((p.parent for p in (path, path.parent) if p.name == ROWS), None)
+    if in_memory is not None and (in_memory / LOCK).exists():
+        return in_memory
     return path.with_name(f"{path.name}.custodian")
 
 
@@ -57,8 +57,8 @@ def budgets_of(beside: Path) -> dict[str, list[float]]:
     """(epsilon, delta) of each directory or ledger that was opened for one's own records, by name,
     as seen from where the records lie.
     """
-    known = beside / BUDGETS
-    return dict(json.loads(known.read_text())) if known.exists() else {}
+    path = beside / BUDGETS
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
@@ -68,20 +68,20 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
         return
     name = side.ledger or os.path.relpath(side.directory.resolve(), beside)
     own = {name: [side.budget.epsilon, side.budget.delta]}
-    known = budgets_of(beside) | own
+    budgets = budgets_of(beside) | own
     with suppress(InvalidInput), ExitStack() as stack:  # of rows that can not be written beside
         make_private(beside)
         folder = os.open(beside, os.O_RDONLY)
         stack.callback(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_EX)  # commands that begin together are all in the sum
-        known = budgets_of(beside) | own
+        budgets = budgets_of(beside) | own
         with whole(beside / BUDGETS) as file:
-            file.write(json.dumps(known).encode())
-    if len(known) > 1:
-        epsilons, deltas = zip(*known.values(), strict=True)
+            file.write(json.dumps(budgets).encode())
+    if len(budgets) > 1:
+        epsilons, deltas = zip(*budgets.values(), strict=True)
         parts = f"epsilon {' + '.join(f'{e:g}' for e in epsilons)} = {sum(epsilons):g}"
         parts += f" at delta {sum(deltas):g} ({beside / BUDGETS})"
-        warn(f"{len(known)} budgets for the same records add up: {parts}")
+        warn(f"{len(budgets)} budgets for the same records add up: {parts}")
 
 
 def require_there(data: DataConfig) -> None:
@@ -93,13 +93,13 @@ def require_there(data: DataConfig) -> None:
 
 def require_budget(side: PrivateSide) -> None:
     """Raises LedgerMismatch where the budget of one's own records was begun with another plan."""
-    beside, place, budget = place_of(side.data), side.directory, side.budget
-    assert place is not None
-    if side.ledger is not None or beside != place.resolve():
+    beside, directory, budget = place_of(side.data), side.directory, side.budget
+    assert directory is not None
+    if side.ledger is not None or beside != directory.resolve():
         return
-    if not open_database(place / LEDGER).exists():
+    if not open_database(directory / LEDGER).exists():
         return
-    state = Ledger(place / LEDGER, side.anchor_place).state
+    state = Ledger(directory / LEDGER, side.anchor_place).state
     plan = state.plan
     assert plan is not None
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
@@ -107,12 +107,12 @@ def require_budget(side: PrivateSide) -> None:
         return  # other rows are refused where the directory is opened
     what = "" if other else " and other settings of mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
-    began += f"{plan.delta:g}{what} ({place})"
+    began += f"{plan.delta:g}{what} ({directory})"
     if not state.spent:
         rule = "Nothing was released yet: remove that directory to fix another plan."
         raise LedgerMismatch(f"{began}. {rule}")
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
-    total = sum(epsilon for epsilon, _ in budgets_of(place).values()) + budget.epsilon
+    total = sum(epsilon for epsilon, _ in budgets_of(directory).values()) + budget.epsilon
     raise LedgerMismatch(
         f"{began}; epsilon {odometer_reading(state):g} of it is spent. Continue with {again}. "
         f"Another --custodian_dir opens another budget, and all add up: to {total:g}."

@@ -16,27 +16,27 @@ from .schedule import Schedule
 from .solver import solved
 
 
-def recorded(schedule: Schedule, known: Plan) -> Schedule:
+def recorded(schedule: Schedule, plan: Plan) -> Schedule:
     """The schedule with the missing numbers that a plan has for the same mechanisms."""
     own, unit, periods = schedule.mechanisms(), schedule.privacy.unit, schedule.budget.periods
-    if (len(known.slots), known.periods) != (len(own) * periods, periods):
+    if (len(plan.slots), plan.periods) != (len(own) * periods, periods):
         return schedule
-    pairs = zip(own, known.up_to(1).slots, strict=True)
+    pairs = zip(own, plan.up_to(1).slots, strict=True)
     return schedule.with_mechanisms([m.recorded(slot.mechanism, unit) for m, slot in pairs])
 
 
-def plan_beside(schedule: Schedule, known: Plan) -> Plan:
+def plan_beside(schedule: Schedule, plan: Plan) -> Plan:
     """The schedule's plan, with those numbers, or the method, of a ledger's that are left open."""
     if schedule.open:
         budget = schedule.budget
         return Plan(
             epsilon=budget.epsilon,
             delta=budget.delta,
-            slots=known.slots if known.periods == budget.periods else (),
+            slots=plan.slots if plan.periods == budget.periods else (),
             unit=schedule.privacy.unit,
             periods=budget.periods,
         )
-    return solved(recorded(schedule, known)).plan()
+    return solved(recorded(schedule, plan)).plan()
 
 
 def read_state(path: Path) -> LedgerState:

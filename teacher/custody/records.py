@@ -47,8 +47,8 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     counts = bad_rows(ingested, unit)
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     read = f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable"
-    known = f"{present} of the usable have an id that is present: remove those first"
-    lines = (read, f"left out: {bad or 'none'}", known if present else "no id is present")
+    clash = f"{present} of the usable have an id that is present: remove those first"
+    lines = (read, f"left out: {bad or 'none'}", clash if present else "no id is present")
     return _report(lines if dry_run else lines[:2], f"{len(usable.ids)} added", dry_run)
 
 

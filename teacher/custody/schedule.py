@@ -15,7 +15,7 @@ from ..mechanisms.registry import MECHANISMS, AnyMechanism
 from .groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 
 MOST_ROUNDS = 1_000
-SCORES = {known.label_space: known for known in MECHANISMS.values() if known.scores}
+SCORES = {kind.label_space: kind for kind in MECHANISMS.values() if kind.scores}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Schedule:
             if mechanism.open:
                 continue
             if mechanism.label_space != self.labels or mechanism.scores:
-                known = (k for k in MECHANISMS.values() if not k.scores)
-                kinds = [str(kind.kind) for kind in known if kind.label_space == self.labels]
+                answering = (k for k in MECHANISMS.values() if not k.scores)
+                kinds = [str(kind.kind) for kind in answering if kind.label_space == self.labels]
                 rule = f"one of {', '.join(kinds)} for data.labels: {self.labels}"
                 raise InvalidInput("mechanism.kind", rule, mechanism.kind)
             mechanism.require_unit(self.privacy.unit)
@@ -64,7 +64,7 @@ class Schedule:
     def _require_updates(self) -> None:
         kinds = [m.kind for m in self.mechanisms() if not (m.updated or m.open)]
         if kinds:
-            able = [k for k, known in MECHANISMS.items() if known.updated and not known.scores]
+            able = [str(m.kind) for m in MECHANISMS.values() if m.updated and not m.scores]
             rule = f"1 for {kinds[0]}; with more {' or '.join(able)}"
             raise InvalidInput("budget.periods", rule, self.budget.periods)
 
@@ -181,13 +181,13 @@ class Schedule:
         ``seed``: of public randomness.
         """
         rounds, size, periods = list[Round](), len(self.mechanisms()), self.budget.periods
-        for place in range(periods * len(self.rounds)):
-            (period, within), number = divmod(place, len(self.rounds)), place + 1
+        for position in range(periods * len(self.rounds)):
+            (period, within), number = divmod(position, len(self.rounds)), position + 1
             mechanism = self.mechanism_of(number)
             if period:
                 mechanism = mechanism.noisier(self.budget.later_noise)
             form = mechanism.query_form.summed(self.custodians)
-            asked = Round(
+            planned = Round(
                 number=number,
                 slot=period * size + self.slots()[within],
                 queries=self.rounds[within].queries,
@@ -198,7 +198,7 @@ class Schedule:
                 period=period + 1,
                 periods=periods,
             )
-            rounds.append(asked)
+            rounds.append(planned)
         return rounds
 
     def asked_score(self, period: int = 1) -> Scoring | None:

@@ -17,18 +17,18 @@ def solved(schedule: Schedule, progress: Progress = no_progress) -> Schedule:
     return schedule.with_mechanisms(calibrate(priced, epsilon, delta, progress))
 
 
-def solved_numbers(given: Schedule, known: Schedule) -> list[dict[str, float]]:
-    """For each slot the numbers that the ``given`` schedule leaves to the budget, as ``known``."""
-    pairs = zip(given.priced(), known.priced(), strict=True)
+def solved_numbers(given: Schedule, filled: Schedule) -> list[dict[str, float]]:
+    """For each slot the numbers that the ``given`` schedule leaves to the budget, as ``filled``."""
+    pairs = zip(given.priced(), filled.priced(), strict=True)
     return [{n: k.mechanism.require(n) for n in e.mechanism.uncalibrated} for e, k in pairs]
 
 
 def solved_line(numbers: Sequence[dict[str, float]]) -> str | None:
     """``solved_numbers`` in one line; None where there are none."""
     slots = [
-        ", ".join(f"{name} {value:g}" for name, value in known.items())
+        ", ".join(f"{name} {value:g}" for name, value in values.items())
         + (f" (slot {slot})" if len(numbers) > 1 else "")
-        for slot, known in enumerate(numbers)
-        if known
+        for slot, values in enumerate(numbers)
+        if values
     ]
     return f"noise from the budget: {'; '.join(slots)}" if slots else None

@@ -169,8 +169,8 @@ class LedgerState:
         self.open_charges[self.seq + 1] = (slot, release, count)
 
     def _release(self, *, charge: int, results: dict[str, Value]) -> None:
-        known = type(charge) is int and charge in self.open_charges
-        self._require(known, "a release without an unused charge before it")
+        open_charge = type(charge) is int and charge in self.open_charges
+        self._require(open_charge, "a release without an unused charge before it")
         slot, release, count = self.open_charges[charge]
         planned = self.release(slot, release)
         pays_for_all = planned.prepaid or planned.batch

@@ -64,8 +64,8 @@ class LedgerUrl:
             if parts.password is not None or "password" in options:
                 rule = "without a password, which belongs into ~/.pgpass or PGPASSWORD"
                 _refuse(setting, rule, "one")
-            known = len(options) == len(pairs) and {*options} <= {*OPTIONS}
-            if parts.scheme == "postgresql" and not parts.fragment and known:
+            understood = len(options) == len(pairs) and {*options} <= {*OPTIONS}
+            if parts.scheme == "postgresql" and not parts.fragment and understood:
                 return cls(
                     role=unquote(parts.username or ""),
                     database=unquote(parts.path[1:]),

@@ -165,7 +165,7 @@ class Mechanism(metaclass=ABCMeta):
     @property
     def calibrated(self) -> tuple[str, ...]:
         """The fields that the budget decides if they are null (calibration.py)."""
-        return tuple(name for name, known in params(type(self)).items() if known.calibrated)
+        return tuple(name for name, setting in params(type(self)).items() if setting.calibrated)
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
@@ -195,8 +195,8 @@ class Mechanism(metaclass=ABCMeta):
         if fields.get("kind") != self.kind:
             return self
         names = (*self.calibrated, *(self.of_persons if unit != "row" else ()))
-        known = {name: fields.get(name) for name in names if vars(self)[name] is None}
-        return replace(self, **{n: v for n, v in known.items() if isinstance(v, int | float)})
+        values = {name: fields.get(name) for name in names if vars(self)[name] is None}
+        return replace(self, **{n: v for n, v in values.items() if isinstance(v, int | float)})
 
     def require(self, name: str) -> float:
         """A calibrated field. Raises InvalidInput if it is null: calibration fills it in."""

@@ -79,7 +79,8 @@ class BatchMechanism(Mechanism):
         radii, epsilon = self.radii(voters, keys, entropy)
         sizes = clique_bounds(voters.queries, radii, self.accounting)
         votes = voters.ball_votes(radii) if voters.tally is None else voters.tally
-        return released(votes, sizes, radii, epsilon, self.noise, keys, entropy)
+        labels = noisy_labels(votes, sizes, epsilon, self.noise, keys, entropy)
+        return np.stack([labels, sizes, radii], axis=1)
 
     def with_noise(self, level: float, asked: int) -> Self:
         return self.with_values(epsilon=less_spent(1 / level))
@@ -92,7 +93,7 @@ class BatchMechanism(Mechanism):
         return int(value[0])
 
     def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
-        values = (value for known in results if isinstance(value := known.get(BATCH), list))
+        values = (value for result in results if isinstance(value := result.get(BATCH), list))
         return max((bound for _, bound, _ in values), default=0)
 
     def require_batch(self, queries: int, dimensions: int) -> None:
@@ -100,16 +101,15 @@ class BatchMechanism(Mechanism):
             raise InvalidInput("queries", f"at most {MAX_QUERIES} in a batch", queries)
 
 
-def released(
+def noisy_labels(
     votes: np.ndarray,
     sizes: np.ndarray,
-    squared_radii: np.ndarray,
     epsilon: Fraction,
     noise: Noise,
     keys: Keys,
     entropy: Entropy,
 ) -> np.ndarray:
-    """int64 [q, 3], of which the labels are epsilon-DP for the batch; the rest is public.
+    """Labels, epsilon-DP for the batch: int64 [q].
 
     ``votes``: int64 [q, c], counts of the records in each query's ball. A record adds 1 to one
     count of each ball that it lies in. Query i spends e_i = epsilon / size_i.
@@ -125,13 +125,11 @@ def released(
             rows = np.flatnonzero(sizes == size)
             own, scale = [keys[row] for row in rows.tolist()], float_above(size / epsilon)
             noisy[rows] += entropy.discrete_laplace(scale, own, LABEL_NOISE, votes.shape[1])
-        labels = noisy.argmax(axis=1)
-    else:
-        divisor = 2 if noise == "exponential_paper" else 1
-        behind = votes.max(axis=1, keepdims=True) - votes
-        rates = [epsilon / (divisor * size) for size in sizes.tolist()]
-        labels = entropy.choose(behind, rates, keys, LABEL_NOISE)
-    return np.stack([labels, sizes, squared_radii], axis=1)
+        return noisy.argmax(axis=1)
+    divisor = 2 if noise == "exponential_paper" else 1
+    behind = votes.max(axis=1, keepdims=True) - votes
+    rates = [epsilon / (divisor * size) for size in sizes.tolist()]
+    return entropy.choose(behind, rates, keys, LABEL_NOISE)
 
 
 @dataclass(frozen=True)
@@ -222,7 +220,8 @@ class BatchKnn(BatchMechanism):
         no_radii = np.full(len(keys), -1, dtype=np.int64)
         sizes = clique_bounds(voters.queries, no_radii, "queries")
         epsilon = Fraction(self.require("epsilon"))
-        return released(votes, sizes, no_radii, epsilon, "exponential_paper", keys, entropy)
+        labels = noisy_labels(votes, sizes, epsilon, "exponential_paper", keys, entropy)
+        return np.stack([labels, sizes, no_radii], axis=1)
 
     def _shares(self) -> tuple[Fraction, Fraction, Fraction]:
         """Parts of epsilon for the number of records, radii and labels: exact, with sum 1."""
@@ -314,9 +313,9 @@ def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -
     squares = (points * points).sum(axis=1)
     radii = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), QUERIES_PER_BLOCK):
-        part = queries[start : start + QUERIES_PER_BLOCK].astype(np.float32)
-        norms = (part * part).sum(axis=1)[:, None]
-        distances = np.sqrt(np.maximum(squares + norms - 2 * part @ points.T, 0))
+        block = queries[start : start + QUERIES_PER_BLOCK].astype(np.float32)
+        norms = (block * block).sum(axis=1)[:, None]
+        distances = np.sqrt(np.maximum(squares + norms - 2 * block @ points.T, 0))
         rings = np.ceil(distances / STEP).astype(np.int64)
         for i, ring in enumerate(rings, start=start):
             inside = np.cumsum(np.bincount(ring, mass, minlength=steps))

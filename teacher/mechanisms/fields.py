@@ -111,15 +111,15 @@ def check(settings: object, section: str = "mechanism") -> None:
         if values[name] not in choices:
             rule = f"one of {', '.join(map(str, choices))}"
             raise InvalidInput(f"{section}.{name}", rule, values[name])
-    for name, known in params(kind).items():
+    for name, setting in params(kind).items():
         value = values[name]
-        if isinstance(value, int | float) and not known.holds(value):
-            raise InvalidInput(f"{section}.{name}", known.range or "finite", value)
+        if isinstance(value, int | float) and not setting.holds(value):
+            raise InvalidInput(f"{section}.{name}", setting.range or "finite", value)
 
 
 def describe(cls: Any, what: str) -> None:
     """Add a line for each field to a dataclass's docstring. ``what``: its ``kind`` names this."""
-    lines = [f"        {name}: {known}." for name, known in params(cls).items()]
+    lines = [f"        {name}: {setting}." for name, setting in params(cls).items()]
     kind = f"        kind: the {what}'s name."
     cls.__doc__ = "\n".join([cls.__doc__.rstrip(), "", "    Args:", kind, *lines, "    "])
 

@@ -48,9 +48,9 @@ def gradient_sums(
     sums, counted = np.zeros(weights.shape, dtype=np.int64), np.full((len(weights), 1), 0)
     entries = weights[0].size if len(weights) else 1
     for rows, persons in _blocks(index, entries, whole=gain == 1):
-        part = features[rows]
-        inputs = np.full((len(part), part.shape[1] + 1), float(bias))
-        inputs[:, :-1] = part
+        block = features[rows]
+        inputs = np.full((len(block), block.shape[1] + 1), float(bias))
+        inputs[:, :-1] = block
         squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
         for total, records, w, unit in zip(sums, counted, weights, units, strict=True):
             logits = (inputs @ w.astype(np.float64)).astype(np.int64)  # below 2^33
@@ -158,9 +158,9 @@ def _blocks(
         own, apart = starts[sizes == size], size > 1 or not whole
         together = max(1, min(ROWS // size, PARTS // entries)) if apart else ROWS
         for first in range(0, len(own), together):
-            part = own[first : first + together]
-            rows = order[(part[:, np.newaxis] + np.arange(size)).ravel()]
-            yield rows, len(part) if apart else 0
+            firsts = own[first : first + together]
+            rows = order[(firsts[:, np.newaxis] + np.arange(size)).ravel()]
+            yield rows, len(firsts) if apart else 0
 
 
 def _summed(

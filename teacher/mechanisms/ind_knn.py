@@ -217,8 +217,8 @@ class IndKnn(Mechanism):
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
-            public, known = (0, 0) if reused is None else (reused.sums[j], int(reused.counts[j]))
-            scale = self._noise(int(values[j, 0]) + known)
+            public, earlier = (0, 0) if reused is None else (reused.sums[j], int(reused.counts[j]))
+            scale = self._noise(int(values[j, 0]) + earlier)
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
@@ -297,14 +297,14 @@ class EarlierAnswers:
         answers = [outcome(results.get(key, {}))[1] for key in self._keys]
         labels = np.array(answers, dtype=np.int64)
         self._features = [np.concatenate(self._features)]
-        known = labels >= 0
-        labels, features = labels[known], self._features[0][known]
+        answered = labels >= 0
+        labels, features = labels[answered], self._features[0][answered]
         from ..search.cpu import ExactIndex  # numba takes a fifth of a second
 
-        near = ExactIndex(features, np.arange(len(features))).similar(queries, select)
+        similar = ExactIndex(features, np.arange(len(features))).similar(queries, select)
         sums = [
             np.bincount(labels[n.rows], weights=n.weights.astype(np.int64), minlength=num_classes)
-            for n in near
+            for n in similar
         ]
-        counts = np.array([len(n.rows) for n in near], dtype=np.int64)
-        return Reused(np.array(sums).reshape(len(near), num_classes).astype(np.int64), counts)
+        counts = np.array([len(n.rows) for n in similar], dtype=np.int64)
+        return Reused(np.array(sums).reshape(len(similar), num_classes).astype(np.int64), counts)

@@ -53,9 +53,9 @@ def overlaps(queries: np.ndarray, squared_radii: np.ndarray) -> np.ndarray:
     norms = (x * x).sum(axis=1)
     distances = (norms[:, None] + norms - 2 * (x @ x.T)).astype(np.int64)
     gap = distances - squared_radii[:, None] - squared_radii
-    near = (gap <= 0) | (gap * gap <= 4 * squared_radii[:, None] * squared_radii)
-    np.fill_diagonal(near, False)
-    return near
+    overlap = (gap <= 0) | (gap * gap <= 4 * squared_radii[:, None] * squared_radii)
+    np.fill_diagonal(overlap, False)
+    return overlap
 
 
 def components(graph: np.ndarray) -> list[np.ndarray]:

@@ -53,8 +53,8 @@ REGISTERED: tuple[type[Mechanism], ...] = (
     ScoreValue,
 )
 
-for _known in REGISTERED:
-    describe(_known, "mechanism")
+for _kind in REGISTERED:
+    describe(_kind, "mechanism")
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def _kind_of(value: Any) -> Any:
 if TYPE_CHECKING:
     AnyMechanism: TypeAlias = Mechanism
 else:
-    _known = (Annotated[known, Tag(str(known.kind))] for known in (*REGISTERED, Auto))
-    AnyMechanism = Annotated[Union[(*_known,)], Discriminator(_kind_of)]  # as settings name it
+    _tagged = (Annotated[kind, Tag(str(kind.kind))] for kind in (*REGISTERED, Auto))
+    AnyMechanism = Annotated[Union[(*_tagged,)], Discriminator(_kind_of)]  # as settings name it
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
@@ -104,10 +104,10 @@ DEFAULT_KIND = str(REGISTERED[0].kind)
 
 def mechanism_class(kind: object) -> type[Mechanism]:
     """The mechanism called ``kind``, or Auto. Raises InvalidInput for an unknown one."""
-    known: dict[str, type[Mechanism]] = {**MECHANISMS, AUTO: Auto}
-    if not isinstance(kind, str) or kind not in known:
-        raise InvalidInput("mechanism.kind", f"one of {', '.join(known)}", kind)
-    return known[kind]
+    kinds: dict[str, type[Mechanism]] = {**MECHANISMS, AUTO: Auto}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InvalidInput("mechanism.kind", f"one of {', '.join(kinds)}", kind)
+    return kinds[kind]
 
 
 def from_slot(slot: Slot) -> Mechanism:

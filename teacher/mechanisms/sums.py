@@ -99,7 +99,7 @@ class NoisySum(Mechanism):
 class Histogram(NoisySum):
     """Base of counts of records: a row adds 1 to some of them.
 
-    A person adds a vector no longer than a row's (``voters.shared_votes``).
+    A person adds a vector no longer than a row's (``votes_in_cells.shared_votes``).
     """
 
     sigma: float | None = noise_scale("every count")

@@ -173,6 +173,10 @@ class PrivateKnnMedian(Regression):
 
 
 def windows(counts: np.ndarray, width: int) -> np.ndarray:
-    """Sums of ``width`` adjacent entries of int64 [n, m]: int64 [n, m - width + 1]."""
+    """Sums of ``width`` adjacent entries of int64 [n, m]: int64 [n, m - width + 1].
+
+    >>> windows(np.array([[1, 2, 3, 4]]), 2)
+    array([[3, 5, 7]])
+    """
     up_to = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
     return up_to[:, width:] - up_to[:, :-width]

@@ -8,7 +8,6 @@ all records.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,22 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...wall.label_kinds import STEPS, unpack
-from ...wall.matrices import LEVELS, MAX_ENTRY, bias, nearest_cells, products, residual_unit
+from ...wall.matrices import bias, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import BITS, Entropy, inclusion_bound
 from ..search import poisson_sampling
-from ..search.cpu import ExactIndex
-from ..search.index import ByPerson, Count, Index
+from ..search.index import ByPerson, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import thinned
+from .counts_in_balls import ball_counts, ball_votes, grid_counts, landmark_radii, one_row_each
 from .gradient import gradient_sums
+from .votes_in_cells import cell_votes, right_votes
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
 
 Keys = Sequence[str]  # identities of queries, one each
-EVERYWHERE = 1 << 26  # above every squared distance
 
 
 @dataclass(frozen=True)
@@ -75,10 +73,10 @@ class Voters:
 
         Persons, each with its most similar row, if the unit of privacy is a person.
         """
-        near, units = self.index.similar(self.queries, select, hashing), self.index.units
+        similar, units = self.index.similar(self.queries, select, hashing), self.index.units
         if isinstance(units, ByPerson):
-            return [units.strongest(rows, self.index.ids, self.labels) for rows in near]
-        return near
+            return [units.strongest(rows, self.index.ids, self.labels) for rows in similar]
+        return similar
 
     def rank(self, k: int, sample_rate: float) -> None:
         """Search the lists that ``votes`` draws along; the index keeps those of one batch."""
@@ -118,34 +116,23 @@ class Voters:
         for start in range(0, len(votes), step):
             pending, drawn, width = np.arange(start, min(start + step, len(votes))), 0, length
             while len(pending) and drawn < len(index):
-                near = index.prefix(self.queries[pending], width)[:, drawn:]  # not yet drawn
+                nearest = index.prefix(self.queries[pending], width)[:, drawn:]  # not yet drawn
                 # Only a test's tape draws by id. The system's bits are fresh: rows name records as
                 # well as ids do, which are in memory for a tape alone.
-                ids = index.ids[near] if entropy.unsafe else near
+                ids = index.ids[nearest] if entropy.unsafe else nearest
                 own = [keys[query] for query in pending.tolist()]
-                bits = np.ones(near.shape, dtype=bool)
+                bits = np.ones(nearest.shape, dtype=bool)
                 if inclusion_bound(sample_rate) < 1 << BITS:
                     bits = entropy.inclusion(sample_rate, own, release, ids)
-                listed = np.ascontiguousarray(near)
+                listed = np.ascontiguousarray(nearest)
                 poisson_sampling.first_hits(listed, bits, labels, k, pending, hits, votes)
-                pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
+                pending, drawn = pending[hits[pending] < k], drawn + nearest.shape[1]
+                width = 2 * width
         return votes
 
     def radii(self, share: float) -> np.ndarray:
-        """The squared distance of each query to its j-th nearest landmark: int64 [n_queries].
-
-        j = ``share`` of the landmarks, at least 1. A landmark at distance 0 does not count: it may
-        be the query itself. Where fewer than j are left, every record is within.
-        """
-        rows = np.frombuffer(self.landmarks, np.int8).reshape(-1, self.queries.shape[1]).copy()
-        wanted = max(1, round(share * len(rows)))
-        index = ExactIndex(rows, np.arange(len(rows)), threads=1)
-        radii = np.full(len(self.queries), EVERYWHERE, dtype=np.int64)
-        for query, squared in enumerate(index.distances(self.queries)):
-            apart = squared[squared > 0]
-            if len(apart) >= wanted:
-                radii[query] = np.partition(apart, wanted - 1)[wanted - 1]
-        return radii
+        """The squared radii of the queries' balls: int64 [n_queries]."""
+        return landmark_radii(self.queries, self.landmarks, share)
 
     def sampled_ball_votes(
         self,
@@ -196,164 +183,3 @@ class Voters:
             return self.ensembles[teachers].votes(self.queries)
         assert self.inputs is not None
         return self.networks[teachers].votes(self.inputs)
-
-
-def cell_votes(
-    cells: np.ndarray,
-    neighbours: int,
-    num_classes: int,
-    parts: int,
-    index: ExactIndex,
-    labels: np.ndarray,
-) -> np.ndarray:
-    """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes].
-
-    All entries are present, in ``parts`` of a vote. A person's votes are those of its rows together
-    (``shared_votes``). ``cells``: int8 [n_queries, m, d].
-    """
-    votes = np.zeros((len(cells), cells.shape[1] * num_classes), dtype=np.int64)
-    for counts, centers in zip(votes, cells, strict=True):
-        nearest = nearest_cells(index.features, centers, neighbours)
-        ballots = nearest * num_classes + labels[:, None]
-        np.add.at(counts, *shared_votes(ballots, index.persons, parts))
-    return votes
-
-
-def right_votes(
-    cells: np.ndarray,
-    space: str,
-    outputs: int,
-    parts: int,
-    index: ExactIndex,
-    labels: np.ndarray,
-) -> np.ndarray:
-    """Right predictions of each output, then wrong ones: int64 [n_queries, 2 * outputs].
-
-    A record or a person adds a vector no longer than ``parts``. A class is right if the nearest
-    cell has its number. An attribute is right if the product with its cell is positive just when it
-    is present. For values the product with the only cell is from -1 to 1 in 63^2: ``missed`` is
-    wrong, and the rest of ``parts`` right. A person's parts are the shares of its rows, the right
-    ones rounded down: as many in all as a record's.
-
-    ``space``: a label space's kind; ``cells``: int8 [n_queries, outputs, d].
-    """
-    votes = np.zeros((len(cells), 2 * outputs), dtype=np.int64)
-    for counts, centers in zip(votes, cells, strict=True):
-        if space == "class":
-            no = nearest_cells(index.features, centers, 1) != labels[:, None]
-            ballots = no * outputs + labels[:, None]
-            np.add.at(counts, *shared_votes(ballots, index.persons, parts, roots=False))
-            continue
-        said, whole = products(index.features, centers), parts
-        if space == "attributes":
-            whole = math.isqrt(parts**2 // outputs)
-            right = whole * ((said > 0) == unpack(labels, outputs))
-        else:
-            right = parts - missed(said, labels[:, None], parts)
-        if index.persons is not None:
-            order = np.argsort(index.persons)
-            _, first, rows = np.unique(index.persons[order], return_index=True, return_counts=True)
-            right = np.add.reduceat(right[order], first, axis=0) // rows[:, None]
-        counts[:] = [*right.sum(axis=0), *(whole - right).sum(axis=0)]
-    return votes
-
-
-def missed(predicted: np.ndarray, steps: np.ndarray, parts: int) -> np.ndarray:
-    """Squared errors of values, in 0..parts, which stands for half a half range or more.
-
-    ``predicted``: half ranges from the middle in 63^2; ``steps``: codes; int64, of one shape.
-    """
-    unit = MAX_ENTRY**2
-    limit = unit * STEPS // 2  # half a half range, below 2^23; its square times parts is < 2^59
-    apart = np.clip(predicted, -unit, unit) * STEPS - (2 * steps - STEPS) * unit
-    return np.minimum(np.abs(apart), limit) ** 2 * parts // limit**2
-
-
-def shared_votes(
-    ballots: np.ndarray, persons: np.ndarray | None, parts: int, *, roots: bool = True
-) -> tuple[np.ndarray, np.ndarray | int]:
-    """The ballots that rows or persons cast, and the parts of a vote that each of these gets.
-
-    A person's ballot gets parts times the square root of the share of its rows that cast it,
-    rounded down. With m ballots a row the squares of a person add up to parts^2 m at most, as those
-    of a single row do; many ballots get more together than few. Without ``roots``, for one
-    ballot a row, it gets the share itself. Then the sum of the ballots up to any number is rounded
-    down, and a person gives ``parts`` in all.
-
-    ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
-    1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
-    """
-    if persons is None:
-        return ballots, parts
-    _, person, rows = np.unique(persons, return_inverse=True, return_counts=True)
-    span = int(ballots.max(initial=0)) + 1
-    cast, times = np.unique(person[:, np.newaxis] * span + ballots, return_counts=True)
-    owner, own = cast // span, rows[cast // span]
-    if roots:  # at most parts^2 <= 2^24, so that the float64 root, rounded down, is exact
-        return cast % span, np.sqrt(times * parts**2 // own).astype(np.int64)
-    up_to = times.cumsum() - (rows.cumsum() - rows)[owner]
-    return cast % span, parts * up_to // own - parts * (up_to - times) // own
-
-
-def one_row_each(
-    count: Count, queries: np.ndarray, index: ExactIndex, labels: np.ndarray
-) -> np.ndarray:
-    """A count over one row of each person: the nearest to any of a batch's queries, ties by id.
-
-    The row is a function of the person's rows and of ``queries``, int8 [n_queries, d], so that a
-    person is one point in all balls (docs/privacy.md, section 22).
-    """
-    if index.persons is None:  # rows, or a shard without any
-        return count(index, labels)
-    nearest = np.full(len(index), np.iinfo(np.int32).max, dtype=np.int32)
-    for squared in index.distances(queries):
-        np.minimum(nearest, squared, out=nearest)
-    rows = np.sort(_nearest_of_each(nearest, index.persons))
-    return count(ExactIndex(index.features[rows], index.ids[rows]), labels[rows])
-
-
-def _nearest_of_each(squared: np.ndarray, persons: np.ndarray) -> np.ndarray:
-    """The nearest row of each person, ties by place, which is by id: int64 [n_persons]."""
-    order = np.lexsort((squared, persons))
-    return order[np.unique(persons[order], return_index=True)[1]]
-
-
-def ball_votes(
-    queries: np.ndarray,
-    squared_radii: np.ndarray,
-    num_classes: int,
-    index: ExactIndex,
-    labels: np.ndarray,
-) -> np.ndarray:
-    """Records of each class within each query's radius: int64 [n_queries, n_classes].
-
-    Of a person the row that is nearest to the query, ties by id, is the one that counts.
-
-    ``queries``: int8 [n_queries, d]; ``squared_radii``: int64 [n_queries].
-    """
-    votes = np.zeros((len(queries), num_classes), dtype=np.int64)
-    distances = index.distances(queries)
-    for counts, squared, radius in zip(votes, distances, squared_radii.tolist(), strict=True):
-        inside = np.flatnonzero(squared <= radius)
-        if index.persons is not None:
-            inside = inside[_nearest_of_each(squared[inside], index.persons[inside])]
-        counts += np.bincount(labels[inside], minlength=num_classes)
-    return votes
-
-
-def ball_counts(
-    queries: np.ndarray, squared_radii: np.ndarray, index: ExactIndex, labels: np.ndarray
-) -> np.ndarray:
-    """Records within each of some radii (int64 [m], ascending) of each query: int64 [q, m]."""
-    counts = np.zeros((len(queries), len(squared_radii)), dtype=np.int64)
-    for row, squared in zip(counts, index.distances(queries), strict=True):
-        smallest = np.searchsorted(squared_radii, squared)  # radius that reaches a record
-        row += np.bincount(smallest, minlength=len(row) + 1)[: len(row)].cumsum()
-    return counts
-
-
-def grid_counts(cells: int, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
-    """Records by cell of a uniform grid, ``cells`` a side, over the domain box: int64 [cells^d]."""
-    along = (index.features.astype(np.int64) + LEVELS // 2) * cells // LEVELS  # 0..cells - 1
-    numbers = along @ cells ** np.arange(index.dimensions, dtype=np.int64)
-    return np.bincount(numbers, minlength=cells**index.dimensions)

@@ -375,8 +375,8 @@ def cumulative(law: Law, bits: int) -> tuple[list[int], list[int]]:
         low += low_weight >> halved
         high += high_weight >> halved
         sums.append((low, high))
-    lows = [(part << bits) // (high + tail) for part, _ in sums]
-    highs = [min(1 << bits, _up(part << bits, low)) for _, part in sums]
+    lows = [(total << bits) // (high + tail) for total, _ in sums]
+    highs = [min(1 << bits, _up(total << bits, low)) for _, total in sums]
     return lows, highs
 
 

@@ -62,13 +62,13 @@ class Embedding:
         self._done, self._saved_at, self._is_saved = 0, time.monotonic(), False
         cached = _load(self._cache)
         if cached is not None:
-            place = {row.tobytes(): place for place, row in enumerate(cached["digests"])}
-            stored = np.array([place.get(digest, -1) for digest in self._digests], dtype=np.int64)
-            known, self._missing = np.flatnonzero(stored >= 0), np.flatnonzero(stored < 0)
+            row_of = {row.tobytes(): number for number, row in enumerate(cached["digests"])}
+            stored = np.array([row_of.get(digest, -1) for digest in self._digests], dtype=np.int64)
+            present, self._missing = np.flatnonzero(stored >= 0), np.flatnonzero(stored < 0)
             self._features = np.zeros((len(stored), cached["features"].shape[1]), dtype=np.int8)
-            self._features[known] = cached["features"][stored[known]]
-            self._finite[known] = cached["finite"][stored[known]]
-            self._is_saved = not len(self._missing) and len(place) == len(self._digests)
+            self._features[present] = cached["features"][stored[present]]
+            self._finite[present] = cached["finite"][stored[present]]
+            self._is_saved = not len(self._missing) and len(row_of) == len(self._digests)
 
     def advance(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Embed until all is done, or ``stop()`` after a block. Returns whether all is done."""
@@ -142,22 +142,22 @@ def forget(records: Records, *directories: Path) -> None:
             network.unlink()
 
 
-def forget_shards(directory: Path, kept: Path | None = None) -> None:
-    """Delete the sharded copies but ``kept``: nothing removes records from those not in use."""
+def forget_shards(directory: Path, current: Path | None = None) -> None:
+    """Delete the sharded copies but ``current``: nothing removes records from those not in use."""
     for copies in directory.glob("shards-*"):
-        if copies != kept:
+        if copies != current:
             shutil.rmtree(copies)
 
 
-def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
+def _forget(directory: Path, present: set[bytes], current: Path | None) -> None:
     """Rewrite every cache without the rows that are not in ``present``; delete a damaged one.
 
-    ``kept``: a cache that its extractor is about to rewrite; it stays.
+    ``current``: a cache that its extractor is about to rewrite; it stays.
     """
-    for part in directory.glob("embeddings-*.part"):
-        part.unlink()
+    for unfinished in directory.glob("embeddings-*.part"):
+        unfinished.unlink()
     for cache in directory.glob("embeddings-*.npz"):
-        if cache == kept:
+        if cache == current:
             continue
         cached = _load(cache)
         if cached is None:

@@ -30,8 +30,8 @@ def code_of(text: str) -> int:
 
 def codes_of(texts: Sequence[str] | np.ndarray) -> np.ndarray:
     """Codes of persons by their ids: int64 [n]."""
-    known = {text: code_of(text) for text in dict.fromkeys(texts)}
-    return np.array([known[text] for text in texts], dtype=np.int64)
+    codes = {text: code_of(text) for text in dict.fromkeys(texts)}
+    return np.array([codes[text] for text in texts], dtype=np.int64)
 
 
 def codes_in(name: str, values: np.ndarray, rows: int) -> np.ndarray:

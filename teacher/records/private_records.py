@@ -225,15 +225,15 @@ def _published(
 ) -> tuple[int, Read]:
     rows = PUBLISHED[config.source].private_rows(config)
 
-    def read(part: slice) -> Ingested:
-        pixels, readable = rows.images(part, task.input_shape, progress)
-        ids, persons = rows.ids[part], None
+    def read(block: slice) -> Ingested:
+        pixels, readable = rows.images(block, task.input_shape, progress)
+        ids, persons = rows.ids[block], None
         if unit == "person":
             assert rows.persons is not None  # PrivateSide refuses other sets
-            persons = codes_of(rows.persons[part])
+            persons = codes_of(rows.persons[block])
             ids = row_ids(persons, ids)
         faults = {UNREADABLE: ~readable}
-        return _judged(task, pixels, rows.labels[part], ids, faults, persons)
+        return _judged(task, pixels, rows.labels[block], ids, faults, persons)
 
     return len(rows.ids), read
 
@@ -243,8 +243,8 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
     files = list_files(root)
     paths = [path for path in files if readers.is_image(path)]
 
-    def read(part: slice) -> Ingested:
-        chosen = paths[part]
+    def read(block: slice) -> Ingested:
+        chosen = paths[block]
         size, channels = config.image_size, config.channels
         images = readers.read_images(root, chosen, (size, size), channels, progress, config.white)
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
@@ -287,7 +287,7 @@ def _arrays(
     if unit == "person" and IDS not in names and start:
         before = next(arrays.member_blocks(path, PERSONS, start))
         places(codes_in(PERSONS, before, start), earlier)
-    return counts[INPUTS], lambda part: _array_rows(task, next(parts), part.start, earlier)
+    return counts[INPUTS], lambda block: _array_rows(task, next(parts), block.start, earlier)
 
 
 def _array_rows(
@@ -333,9 +333,11 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
         ids = row_ids(persons, ids if named in table.columns else places(persons, Counter()))
 
-    def read(part: slice) -> Ingested:
-        theirs = None if persons is None else persons[part]
-        return _judged(task, inputs[part], labels[part], ids[part], {NO_ID: unnamed[part]}, theirs)
+    def read(block: slice) -> Ingested:
+        theirs = None if persons is None else persons[block]
+        return _judged(
+            task, inputs[block], labels[block], ids[block], {NO_ID: unnamed[block]}, theirs
+        )
 
     return len(ids), read
 

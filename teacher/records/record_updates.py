@@ -100,11 +100,11 @@ def without_repeated(records: Records, present_rows: Records) -> Records:
     counts = records.labels.shape, records.ids.shape
     if not _alike(records, present_rows) or counts != (records.inputs.shape[:1],) * 2:
         return records
-    place = {identity: row for row, identity in enumerate(present_rows.ids.tolist())}
+    row_of = {identity: row for row, identity in enumerate(present_rows.ids.tolist())}
     rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
     new = np.array(
         [
-            (row := place.get(identity)) is None
+            (row := row_of.get(identity)) is None
             or label != present_rows.labels[row]
             or x.tobytes() != present_rows.inputs[row].tobytes()
             for identity, label, x in rows

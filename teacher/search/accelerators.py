@@ -117,10 +117,10 @@ class DeviceIndex(ExactIndex):
         lists = [np.zeros(0, dtype=np.int64)] * len(queries)
         limits = torch.from_numpy(bounds)[:, None].to(self._device)
         for first, scores in self._device_blocks(queries) if len(queries) else ():
-            near = scores <= limits
-            numbers, columns = near.nonzero(as_tuple=True)  # by query, then by row
+            within = scores <= limits
+            numbers, columns = within.nonzero(as_tuple=True)  # by query, then by row
             keys = (scores[numbers, columns].long() << ROW_BITS) | (columns + first)
-            ends = near.sum(dim=1).cumsum(dim=0).cpu().numpy()
+            ends = within.sum(dim=1).cumsum(dim=0).cpu().numpy()
             lists = self._joined(lists, [np.split(keys.cpu().numpy(), ends[:-1])], most)
         return lists
 
@@ -142,10 +142,10 @@ class DeviceIndex(ExactIndex):
 
     def _upload(self, first: int, stop: int) -> torch.Tensor:
         """Features of some rows, zero-padded both ways to multiples of 8: int8 [r, width]."""
-        part = self.features[first:stop]
-        shape = aligned(len(part)), self._width
+        features = self.features[first:stop]
+        shape = aligned(len(features)), self._width
         block = torch.zeros(shape, dtype=torch.int8, device=self._device)
-        block[: len(part), : self.dimensions] = torch.from_numpy(part)
+        block[: len(features), : self.dimensions] = torch.from_numpy(features)
         return block
 
 

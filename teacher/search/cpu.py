@@ -89,8 +89,8 @@ class ExactIndex(Index):
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Squared distances of each query (int8 [q, d]) to all records: int32 [n] each."""
         check_features("queries", queries, self.dimensions)
-        for part, norms in self._parts(queries):
-            for keys, norm in zip(self._within(part, _any(part)), norms, strict=True):
+        for batch, norms in self._parts(queries):
+            for keys, norm in zip(self._within(batch, _any(batch)), norms, strict=True):
                 yield (keys >> ROW_BITS).astype(np.int32) + norm
 
     def similar(
@@ -112,9 +112,9 @@ class ExactIndex(Index):
         gathering = GATHER_COST * sum(len(rows) for rows in candidates)
         if gathering > len(self) * (len(queries) + READ_COST):
             similar = []
-            for near, rows in zip(self._similar(queries, select), candidates, strict=True):
-                own = np.isin(near.rows, rows)
-                similar.append(Similar(near.rows[own], near.weights[own]))
+            for found, rows in zip(self._similar(queries, select), candidates, strict=True):
+                own = np.isin(found.rows, rows)
+                similar.append(Similar(found.rows[own], found.weights[own]))
             return similar
 
         def select_for_one(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
@@ -135,10 +135,10 @@ class ExactIndex(Index):
         for start in range(0, len(queries) if width else 0, QUERY_BATCH):
             batch = queries[start : start + QUERY_BATCH]
             lists = self._within(batch, self._guessed_bounds(batch, width), width)
-            short = [place for place, own in enumerate(lists) if len(own) < width]
+            short = [query for query, own in enumerate(lists) if len(own) < width]
             whole = self._within(batch[short], _any(batch[short]), width)
-            for place, own in zip(short, whole, strict=True):
-                lists[place] = own
+            for query, own in zip(short, whole, strict=True):
+                lists[query] = own
             np.stack(lists, out=keys[start : start + QUERY_BATCH])
         return keys
 
@@ -154,7 +154,7 @@ class ExactIndex(Index):
         # Lines of scores begin in different sets of a cache
         size = SCORES // max(1, len(queries)) + 16
 
-        def part(rows: range) -> list[np.ndarray]:
+        def search(rows: range) -> list[np.ndarray]:
             # Used again and again: fresh pages cost as much as the selection
             buffer = np.empty(len(left) * min(size, len(rows)), dtype=np.int32)
             keys, counts = np.empty((len(left), 0), dtype=np.int64), np.zeros(len(left), np.int64)
@@ -176,7 +176,7 @@ class ExactIndex(Index):
             rows = range(first, min(first + CHUNK, len(self)))
             each = -(-len(rows) // self._number_of_threads())
             parts = self._map(
-                part, [rows[start : start + each] for start in range(0, len(rows), each)]
+                search, [rows[start : start + each] for start in range(0, len(rows), each)]
             )
             lists = self._joined(lists, parts, most)
         return lists
@@ -213,8 +213,8 @@ class ExactIndex(Index):
         """Rows that ``select`` selects for each query, as stored."""
         positive, similar = self._norms[self._norms > 0], list[Similar]()
         ends = (int(positive.min()), int(positive.max())) if len(positive) else (0, 0)
-        for part, norms in self._parts(queries):
-            lists = self._within(part, select.bounds(*ends, norms))
+        for batch, norms in self._parts(queries):
+            lists = self._within(batch, select.bounds(*ends, norms))
 
             def selected(keys: np.ndarray, norm: int) -> Similar:
                 rows = keys & ROW_MASK
@@ -225,8 +225,8 @@ class ExactIndex(Index):
         return similar
 
     def _selected(self, select: Select, rows: np.ndarray, cross: np.ndarray, norm: int) -> Similar:
-        near = select(cross, self._norms[rows], norm)
-        return Similar(rows[near.rows].astype(np.int32), near.weights)
+        found = select(cross, self._norms[rows], norm)
+        return Similar(rows[found.rows].astype(np.int32), found.weights)
 
     def _parts(self, queries: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Queries whose scores of all records may be in memory together, and |q|^2 of each."""

@@ -42,10 +42,10 @@ class Ranked(ABC):
         are kept, so that the two releases of a query search once.
         """
         width, keys = min(m, len(self)), [query.tobytes() for query in queries]
-        known, places, lists = self._recent
-        if known != width or not places.keys() >= set(keys):
+        last_width, places, lists = self._recent
+        if last_width != width or not places.keys() >= set(keys):
             lists = self._search(queries, width)
-            places = {key: place for place, key in enumerate(keys)}
+            places = {key: number for number, key in enumerate(keys)}
             self._recent = width, places, lists
         elif keys != list(places):
             lists = lists[[places[key] for key in keys]]
@@ -131,16 +131,16 @@ class ByPerson(Ranked):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def strongest(self, near: Similar, ids: np.ndarray, labels: np.ndarray) -> Similar:
+    def strongest(self, similar: Similar, ids: np.ndarray, labels: np.ndarray) -> Similar:
         """The persons of similar rows, by number, each with its most similar row; ties by id.
 
         ``ids``, ``labels``: int64 [n], by row.
         """
-        numbers = self.numbers[near.rows]
-        order = np.lexsort((ids[near.rows], -near.weights.astype(np.int16), numbers))
+        numbers = self.numbers[similar.rows]
+        order = np.lexsort((ids[similar.rows], -similar.weights.astype(np.int16), numbers))
         persons, first = np.unique(numbers[order], return_index=True)
         chosen = order[first]
-        return Similar(persons, near.weights[chosen], labels[near.rows[chosen]])
+        return Similar(persons, similar.weights[chosen], labels[similar.rows[chosen]])
 
     def _search(self, queries: np.ndarray, width: int) -> np.ndarray:
         lists = np.empty((len(queries), width), dtype=np.int64)
@@ -148,11 +148,11 @@ class ByPerson(Ranked):
         while len(pending) and width:
             size = max(1, LIST_ENTRIES // rows)
             for start in range(0, len(pending), size):
-                part = pending[start : start + size]
-                near = np.ascontiguousarray(self._index.prefix(queries[part], rows))
-                first = np.full((len(part), width), -1, dtype=np.int64)
-                _firsts(near, self.numbers, len(self), first)
-                lists[part] = first
+                batch = pending[start : start + size]
+                nearest = np.ascontiguousarray(self._index.prefix(queries[batch], rows))
+                first = np.full((len(batch), width), -1, dtype=np.int64)
+                _firsts(nearest, self.numbers, len(self), first)
+                lists[batch] = first
             pending = pending[lists[pending, -1] < 0]
             if 8 * len(pending) <= len(queries):
                 self._enough.setdefault(width, rows)

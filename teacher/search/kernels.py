@@ -163,10 +163,10 @@ def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product)
     weights = (1 << np.arange(bits)).astype(np.uint16)
     doubled = minus_twice(planes)
     for start in range(0, len(features), HASH_ROWS):
-        part = features[start : start + HASH_ROWS]
-        cross = np.empty((len(planes), len(part)), dtype=np.int32)
-        product(doubled, part, cross)  # -2 r.x
-        sides = (cross <= 0).reshape(tables, bits, len(part))
+        block = features[start : start + HASH_ROWS]
+        cross = np.empty((len(planes), len(block)), dtype=np.int32)
+        product(doubled, block, cross)  # -2 r.x
+        sides = (cross <= 0).reshape(tables, bits, len(block))
         buckets[start : start + HASH_ROWS] = np.einsum("tbn,b->nt", sides, weights)
     return buckets
 
@@ -198,6 +198,6 @@ def gathered_products(
     """-2 q.x for ``rows`` of int8 [n, d] and one query, int8 [d]: int32 [len(rows)]."""
     cross, doubled = np.empty((1, len(rows)), dtype=np.int32), minus_twice(query[np.newaxis])
     for start in range(0, len(rows), GATHER_ROWS):
-        part = slice(start, start + GATHER_ROWS)
-        product(doubled, features.take(rows[part], axis=0), cross[:, part])
+        block = slice(start, start + GATHER_ROWS)
+        product(doubled, features.take(rows[block], axis=0), cross[:, block])
     return cross[0]

@@ -13,7 +13,7 @@ PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 
 @compiled
 def first_hits(
-    near: np.ndarray,
+    lists: np.ndarray,
     bits: np.ndarray,
     labels: np.ndarray,
     k: int,
@@ -21,19 +21,19 @@ def first_hits(
     hits: np.ndarray,
     votes: np.ndarray,
 ) -> None:
-    """Walk the lists ``near`` (int64 [p, m]) of ``queries`` (int64 [p]) until a query has k hits.
+    """Walk the ``lists`` (int64 [p, m]) of ``queries`` (int64 [p]) until a query has k hits.
 
     ``bits``: bool [p, m]. Each hit adds its vote or ballot to ``votes`` and one to ``hits`` (int64
     [q]).
     """
-    for place in range(len(near)):
-        query = queries[place]
-        for column in range(near.shape[1]):
+    for number in range(len(lists)):
+        query = queries[number]
+        for column in range(lists.shape[1]):
             if hits[query] == k:
                 break
-            if bits[place, column]:
+            if bits[number, column]:
                 hits[query] += 1
-                record = near[place, column]
+                record = lists[number, column]
                 if labels.ndim == 1:
                     votes[query, labels[record]] += 1
                 else:

@@ -223,7 +223,7 @@ def _reply_to(error: Exception) -> Response:
         reply.headers.update(error.headers or {})
         return reply
     if isinstance(error, RequestValidationError):
-        places = {".".join(str(part) for part in entry["loc"][:2]) for entry in error.errors()}
+        places = {".".join(str(name) for name in entry["loc"][:2]) for entry in error.errors()}
         names = ", ".join(sorted(places))
         text = f"these parts of the request are missing or out of range: {names}."
         return response(Refused("invalid_request", text))

@@ -216,11 +216,11 @@ class BodyReader:
         parts, started = request.stream(), time.monotonic()
         while True:
             async with asyncio.timeout(STALL_SECONDS):
-                part = await anext(parts, None)
-            if part is None:
+                chunk = await anext(parts, None)
+            if chunk is None:
                 return
-            body += part
-            self._received[caller] += len(part)
+            body += chunk
+            self._received[caller] += len(chunk)
             equal_part = self._room // len(self._received)
             if self.in_use > self._room and self._received[caller] > equal_part:
                 raise refused("busy")

@@ -61,10 +61,10 @@ class Extractors:
 
     def get(self, sha256: str) -> ExtractorSpec:
         """A kept extractor. Raises Refused."""
-        known = self._kept.get(sha256)
-        if known is None:
+        found = self._kept.get(sha256)
+        if found is None:
             raise refused("unknown_extractor")
-        return known[0]
+        return found[0]
 
     def keep(self, spec: ExtractorSpec, caller: str) -> None:
         """Keep an extractor whose features are there, as the newest."""
@@ -74,9 +74,9 @@ class Extractors:
             while len(self._kept) > MAX_EXTRACTORS:
                 most = Counter(sender for _, sender in self._kept.values()).most_common(1)[0][0]
                 del self._kept[next(i for i, (_, who) in self._kept.items() if who == most)]
-            for known, _ in self._kept.values():  # others' caches are deleted first
+            for kept, _ in self._kept.values():  # others' caches are deleted first
                 with suppress(FileNotFoundError):
-                    os.utime(self._directory / cache_name(known, self._settings.device))
+                    os.utime(self._directory / cache_name(kept, self._settings.device))
 
     def test(self, spec: ExtractorSpec, caller: str) -> None:
         """Build a received network and time it on a row of zeros, besides the writer's work.

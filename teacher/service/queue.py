@@ -149,11 +149,11 @@ class RequestQueue:
         """
         with self._changed:
             repeatable = not (job.from_custodian or job.embeds)
-            known = self._jobs.get((job.caller, job.id))
-            if known is not None and (
-                not known.future.done() or (repeatable and known.status == "done")
+            earlier = self._jobs.get((job.caller, job.id))
+            if earlier is not None and (
+                not earlier.future.done() or (repeatable and earlier.status == "done")
             ):
-                return known
+                return earlier
             if self._closing:
                 raise refused("shutting_down")
             self._require_room(job)

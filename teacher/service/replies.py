@@ -75,7 +75,7 @@ def response(refusal: Refused, status: int | None = None) -> JSONResponse:
     return JSONResponse(content, status or REFUSALS[refusal.code][0], headers=headers)
 
 
-class Problem(BaseModel):
+class Refusal(BaseModel):
     """Why a request was refused: a constant text, or the caller's own parameter."""
 
     code: str
@@ -97,7 +97,7 @@ class Result(BaseModel):
     records: int | None = None
 
 
-class Job(BaseModel):
+class JobState(BaseModel):
     """The state of a request: queued, running, done or failed. ``done`` of ``total``: its own
     distinct queries that are answered; for other requests 0 of 1 until done.
     """
@@ -147,7 +147,7 @@ class Budget(Spent):
     queries: int | None
 
 
-class Charge(BaseModel):
+class NotedCharge(BaseModel):
     """A call charged for ``queries`` new queries after the ledger's entry ``ledger_position``."""
 
     caller: str
@@ -157,7 +157,7 @@ class Charge(BaseModel):
     adversary: str
 
 
-class Analysts(BaseModel):
+class AnalystsSpent(BaseModel):
     """``epsilon``: certified against the ``adversary``, for the ``unit`` of privacy; ``pooled``:
     epsilon at the same delta if that many of them pool their answers. Where all share one budget,
     ``analysts`` and ``pooled`` are empty.

@@ -56,11 +56,11 @@ Idempotency = Annotated[
     ),
 ]
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": replies.Problem} for code in replies.STATUSES
+    code: {"model": replies.Refusal} for code in replies.STATUSES
 }
 PENDING: dict[str, Any] = {
-    "response_model": replies.Job,
-    "responses": {202: {"model": replies.Job, "description": "the job is not finished"}},
+    "response_model": replies.JobState,
+    "responses": {202: {"model": replies.JobState, "description": "the job is not finished"}},
 }
 BINARY = {"type": "string", "format": "binary"}
 
@@ -97,11 +97,11 @@ def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> replies.
 
 
 @router.get("/analysts")
-def analysts(request: Request, _: Custodian) -> replies.Analysts:
+def analysts(request: Request, _: Custodian) -> replies.AnalystsSpent:
     """Analysts with their own budget, what each has spent, and epsilon if they pool answers."""
     service = app_service(request)
     services = {} if service.analysts is None else service.analysts.services()
-    return replies.Analysts(
+    return replies.AnalystsSpent(
         adversary=service.adversary,
         unit=service.plan.unit,
         epsilon=service.certified,
@@ -130,12 +130,12 @@ def receipts(
     key: Anyone,
     newest: Annotated[int, Query(ge=1, le=10000)] = 1000,
     analyst: OfAnalyst = None,
-) -> list[replies.Charge]:
+) -> list[replies.NotedCharge]:
     """The calls that were charged, oldest first: an analyst's own, or all for a custodian."""
     service = app_service(request).of(key, analyst)
     caller = None if key.role == "custodian" else key.name
     return [
-        replies.Charge(
+        replies.NotedCharge(
             caller=charge.caller or "",
             slot=charge.slot or 0,
             queries=charge.size,
@@ -262,11 +262,11 @@ async def send_extractor(
     The private records are embedded with it; nothing is released. One that is there is kept.
     """
     service = await run_in_threadpool(app_service(request).of, key)
-    known, shared = sha256 in service.extractors, service.shared
-    if not known:
+    received, shared = sha256 in service.extractors, service.shared
+    if not received:
         shared.extractors.take(key.name)
     body = await service.bodies.read(request)
-    if not known:
+    if not received:
         shared.uploads.take(key.name, len(body))
     spec = await run_in_threadpool(accepted, body, _media(request), sha256, service.settings)
 
@@ -277,7 +277,7 @@ async def send_extractor(
     identity = job_id(key.name, "extractor", {}, sha256.encode())
     fields: dict[str, Any] = {"extractor": spec, "size": len(body), "work": work}
     job = Job(identity, key.name, "extractor", embeds=True, **fields)
-    if known:
+    if received:
         job.finish(work())
     else:
         await run_in_threadpool(service.extractors.test, spec, key.name)

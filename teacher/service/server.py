@@ -123,10 +123,10 @@ class ConnectionLimits:
 
     def enter(self, connection: "Connection") -> bool:
         """Whether a new connection may stay."""
-        near = [peer for peer in self.open if peer[0] == connection.peer[0]]
-        crowded = len(near) >= self._by_address
+        of_address = [peer for peer in self.open if peer[0] == connection.peer[0]]
+        crowded = len(of_address) >= self._by_address
         if crowded or len(self.open) >= self._limit:
-            among = near if crowded else self.open
+            among = of_address if crowded else self.open
             idle = next((peer for peer in among if not self._at_work[peer]), None)
             if idle is None:
                 return False

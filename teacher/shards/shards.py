@@ -97,8 +97,8 @@ class ShardedRows(PrivateRows):
     def of(self, ids: np.ndarray, owners: bool = False) -> Records:
         records = self.records()
         column = "persons" if owners and records.persons is not None else "ids"
-        for part in self._pool.ask("rows_of", ids, self._like, column):
-            records = records.joined(part)
+        for found in self._pool.ask("rows_of", ids, self._like, column):
+            records = records.joined(found)
         return records
 
     def updated(self) -> Records:
@@ -113,7 +113,7 @@ class ShardedRows(PrivateRows):
         if len(named) and not (path.exists() and path.read_text() == digest):
             where = shard_numbers(added.owners, self._key, pool.size)
             parts = [np.flatnonzero(where == number) for number in range(pool.size)]
-            pool.ask_each("amend", [(named, added.take(part)) for part in parts])
+            pool.ask_each("amend", [(named, added.take(rows)) for rows in parts])
             path.write_text(digest)
         return like
 
@@ -131,7 +131,7 @@ class ShardedRows(PrivateRows):
         done, rows = -1, 0
         while done < rows:
             parts = self._pool.ask("embed_block", spec)
-            done, rows = sum(part[0] for part in parts), sum(part[1] for part in parts)
+            done, rows = sum(shard[0] for shard in parts), sum(shard[1] for shard in parts)
             self.embedding(done, rows)
         index = ShardedIndex(self._pool, spec.sha256())
         return Voters(
@@ -160,8 +160,8 @@ class ShardedRows(PrivateRows):
             where = shard_numbers(records.owners, self._key, len(rows))
             for number in missing:
                 if journal(rows[number]).done < done:
-                    part = records.take(np.flatnonzero(where == number))
-                    append(rows[number], columns_of(part), done)
+                    own = records.take(np.flatnonzero(where == number))
+                    append(rows[number], columns_of(own), done)
             # In percent: the number of rows is private.
             self._progress("taking in private rows (percent)", 100 * done // total, 100)
         for number in missing:
@@ -189,12 +189,12 @@ class ShardedIndex(Index):
         every = max(1, MERGED_ROWS // (2 * pool.size))
         parts: list[ShardSummary] = pool.ask("summary", extractor, every)
         self.dimensions = parts[0].dimensions
-        self._rows = [np.empty(part.rows, dtype=np.int32) for part in parts]  # [shard][its row]
-        ends = [end for part in parts for end in part.labels]
+        self._rows = [np.empty(shard.rows, dtype=np.int32) for shard in parts]  # [shard][its row]
+        ends = [end for shard in parts for end in shard.labels]
         narrowest = np.result_type(*map(np.min_scalar_type, ends))
         self.labels = np.empty(len(self), dtype=narrowest)
         # Between two limits lie ``size`` cuts: at most 2 * size * every <= MERGED_ROWS rows.
-        limits = np.sort(np.concatenate([part.cuts for part in parts]))[:: pool.size].tolist()
+        limits = np.sort(np.concatenate([shard.cuts for shard in parts]))[:: pool.size].tolist()
         persons = self._merge(limits)
         super().__init__(np.concatenate(persons) if persons else None)
 
@@ -207,7 +207,7 @@ class ShardedIndex(Index):
         for low, high in zip(limits, [*limits, None][1:], strict=True):
             first = sum(done)
             parts = self._pool.ask("rows_between", self._extractor, low, high)
-            ids, labels = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+            ids, labels = (np.concatenate([shard[column] for shard in parts]) for column in (0, 1))
             order = np.argsort(ids, kind="stable")
             self.labels[first : first + len(ids)] = labels[order]
             rows = np.empty(len(ids), dtype=np.int32)
@@ -237,8 +237,8 @@ class ShardedIndex(Index):
         similar = []
         of_shards = self._pool.ask("similar", self._extractor, queries, select, hashing)
         for parts in zip(*of_shards, strict=True):
-            rows = [own[part.rows] for own, part in zip(self._rows, parts, strict=True)]
-            weights = np.concatenate([part.weights for part in parts])
+            rows = [own[shard.rows] for own, shard in zip(self._rows, parts, strict=True)]
+            weights = np.concatenate([shard.weights for shard in parts])
             similar.append(Similar(np.concatenate(rows).astype(np.int32), weights))
         return similar
 

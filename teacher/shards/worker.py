@@ -116,14 +116,14 @@ class Shard:
         folder, order = self._folder(spec.sha256()), self._order()
         done = journal(folder).done
         if not journal(folder).complete:
-            part = order[done : done + block_rows(spec.input_shape)]
+            rows = order[done : done + block_rows(spec.input_shape)]
             dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
             none = np.zeros((0, *spec.input_shape), dtype=dtype)
-            inputs = read(self._rows, "inputs")[part] if len(order) else none
+            inputs = read(self._rows, "inputs")[rows] if len(order) else none
             features, finite = Embedder(spec, device=self._device).embed(inputs)
-            done += len(part)
+            done += len(rows)
             names = ["labels", "ids", *([PERSONS] if has(self._rows, PERSONS) else [])]
-            kept = {name: self._column(name)[part[finite]] for name in names}
+            kept = {name: self._column(name)[rows[finite]] for name in names}
             append(folder, {"features": features[finite], **kept}, done)
             if done == len(order):
                 finish(folder)
@@ -224,9 +224,9 @@ class Shard:
         self._loaded = self._sorted = self._parted = None
         size = block_rows(added.inputs.shape[1:])
         for start in range(0, len(kept), size):
-            part = kept[start : start + size]
-            block = {name: column[part] for name, column in columns.items()}
-            append(scratch, block, start + len(part))
+            chosen = kept[start : start + size]
+            block = {name: column[chosen] for name, column in columns.items()}
+            append(scratch, block, start + len(chosen))
         append(scratch, columns_of(added), len(kept) + len(added.ids))
         finish(scratch)
         for features in self._directory.glob("features-*"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwall.student.batches import STEPS_A_CHAPTER, Pool
+from labelwall.student.batches import STEPS_A_CHAPTER, Lesson, Pool
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import outputs, train
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
@@ -49,13 +49,16 @@ class Task:
     test_x: np.ndarray
     test_y: np.ndarray
 
+    @property
+    def lesson(self) -> Lesson:
+        return Lesson(pool=self.pool, labels=self.labels)
+
     def train(
         self, run_dir: Path, config: StudentConfig = CONFIG, seed: int = 4, **changed: object
     ) -> TrainedStudent:
         """``changed``: arguments of ``train``."""
-        rows: dict = {"pool": self.pool, "labels": self.labels}
-        tests = {"test_x": self.test_x, "test_y": self.test_y}
-        return trained(config, run_dir=run_dir, seed=seed, **(rows | tests | changed))
+        given = {"lesson": self.lesson, "test": (self.test_x, self.test_y)}
+        return trained(config, run_dir=run_dir, seed=seed, **(given | changed))
 
     def predicted(self, trained: TrainedStudent) -> np.ndarray:
         spec = self.pool.spec("mlp", trained.weights)

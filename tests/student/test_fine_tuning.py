@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from labelwall.student.batches import Pool
+from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import Layer, beside, divide, keep_views, start
 from labelwall.student.linear.stored import StoredFit, to_bytes
 from labelwall.student.module import Student
@@ -69,8 +69,8 @@ def fine_tuned(
     network = divide(start(features, config, space), config.trained_blocks)
     views = keep_views(folder / "views.npy", network.front, IMAGES, config, 3, no_progress)
     begin = network.rest, network.depths
-    pool = Pool(views, space)
-    weights = train(config, pool, labels, run_dir=folder, seed=3, soft=soft, begin=begin)
+    lesson = Lesson(pool=Pool(views, space), labels=labels, chances=soft)
+    weights = train(config, lesson, run_dir=folder, seed=3, begin=begin)
     spec = network.trained(weights)
     return export(spec, features_of(spec, IMAGES))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.student.batches import Pool, Steps, targets
+from labelwall.student.batches import Lesson, Pool, Steps, targets
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import check, outputs
 from labelwall.wall.errors import InvalidInput
@@ -61,7 +61,7 @@ def test_a_last_batch_of_one_test_row_counts_like_the_others(tmp_path: Path) -> 
 
 def test_a_batch_holds_rows_with_a_label_for_some_attribute() -> None:
     task = TASKS["attributes"]
-    for x, y, everyone in Steps(task.pool, task.labels, CONFIG, seed=0, first=0, count=5):
+    for x, y, everyone in Steps(task.lesson, CONFIG, 0, range(5)):
         assert (y.shape, x.shape, everyone.shape) == ((16, ATTRIBUTES), (16, 6), (24, 6))
         assert (y >= 0).any(dim=1).all()
         assert (y == -1).any()
@@ -88,10 +88,13 @@ SOFT = torch.from_numpy(TEACHER).softmax(dim=1).numpy().astype(np.float32)  # a 
 
 
 def _train(
-    run_dir: Path, config: StudentConfig = LINEAR, soft: np.ndarray | None = SOFT, **changed: object
+    run_dir: Path,
+    config: StudentConfig = LINEAR,
+    soft: np.ndarray | None = SOFT,
+    labels: np.ndarray = NONE,
 ) -> TrainedStudent:
-    arguments: dict = {"pool": POOL, "labels": NONE, "seed": 4}
-    return cases.trained(config, run_dir=run_dir, soft=soft, **(arguments | changed))
+    lesson = Lesson(pool=POOL, labels=labels, chances=soft)
+    return cases.trained(config, lesson, run_dir=run_dir, seed=4)
 
 
 def _probabilities(trained: TrainedStudent, backbone: str = "linear") -> np.ndarray:
@@ -129,11 +132,11 @@ def test_probabilities_replace_labels_row_by_row() -> None:
 
 
 def test_without_probabilities_nothing_changes(tmp_path: Path) -> None:
-    given = {"labels": cases.LABELS}
-    usual = _train(tmp_path / "usual", soft=None, **given).weights
-    unwanted = _train(tmp_path / "unwanted", replace(LINEAR, soft=False), **given).weights
+    labels = cases.LABELS
+    usual = _train(tmp_path / "usual", soft=None, labels=labels).weights
+    unwanted = _train(tmp_path / "unwanted", replace(LINEAR, soft=False), labels=labels).weights
     assert usual == unwanted
-    assert usual != _train(tmp_path / "soft", **given).weights
+    assert usual != _train(tmp_path / "soft", labels=labels).weights
     assert (tmp_path / "usual" / "checkpoints" / "last.ckpt").exists()
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy.special import softmax
 
 from labelwall.student import losses
-from labelwall.student.batches import Pool
+from labelwall.student.batches import Lesson, Pool
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import BIAS, WEIGHT, on_plain, outputs, statistics, train, with_head
 from labelwall.wall.label_kinds import ClassLabels
@@ -133,7 +133,7 @@ def trained(public: np.ndarray, labels: np.ndarray, tmp_path) -> tuple[Pool, byt
     scale = statistics(public)
     pool = Pool(public, ClassLabels.of(CLASSES), scale.mean, scale.std)
     config = StudentConfig(backbone="linear", objective="supervised", augment="none", steps=200)
-    return pool, train(config, pool, labels, run_dir=tmp_path, seed=1)
+    return pool, train(config, Lesson(pool=pool, labels=labels), run_dir=tmp_path, seed=1)
 
 
 def test_it_learns_and_means_the_same_on_plain_rows(tmp_path) -> None:

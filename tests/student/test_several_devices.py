@@ -13,7 +13,7 @@ import torch
 from joblib.externals.loky import get_reusable_executor
 
 from labelwall.student import held_out, several_devices
-from labelwall.student.batches import STEPS_A_CHAPTER, Pool, Steps
+from labelwall.student.batches import STEPS_A_CHAPTER, Lesson, Pool, Steps
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.several_devices import parallel, process_count
 from labelwall.student.student_config import StudentConfig
@@ -39,14 +39,12 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch) -> None:
     monkeypatch.setattr(several_devices, "LONG", 1)
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
-    labels, heard = np.arange(40) % 2, []
+    lesson, heard = Lesson(pool=IMAGES, labels=np.arange(40) % 2), []
 
     def progress(*seen: int) -> None:
         heard.append(seen)
 
-    one, two = (
-        drop_doubtful(BRIEF, IMAGES, labels, seed=3, workers=n, progress=progress) for n in (1, 2)
-    )
+    one, two = (drop_doubtful(BRIEF, lesson, seed=3, workers=n, progress=progress) for n in (1, 2))
     np.testing.assert_array_equal(one.labels, two.labels)
     assert one.agreement == two.agreement
     assert 0 < (one.labels < 0).sum() < 40
@@ -113,8 +111,9 @@ class Killed(ClassLabels):
 
 def _train(run_dir: Path) -> cases.TrainedStudent:
     pool = Pool(cases.VECTORS, Killed.of(cases.CLASSES))
-    test = {"test_x": cases.VECTORS, "test_y": cases.TRUTH}
-    return cases.trained(CONFIG, pool, cases.LABELS, run_dir=run_dir, seed=4, **test)
+    lesson = Lesson(pool=pool, labels=cases.LABELS)
+    test = cases.VECTORS, cases.TRUTH
+    return cases.trained(CONFIG, lesson, run_dir=run_dir, seed=4, test=test)
 
 
 @pytest.mark.slow
@@ -135,8 +134,9 @@ def test_two_devices_learn_and_go_on_after_a_kill(tmp_path: Path, monkeypatch) -
 
 def test_devices_divide_a_steps_rows() -> None:
     pool = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
-    (whole,) = Steps(pool, cases.LABELS, CONFIG, 4, 7, 1)
-    parts = [Steps(pool, cases.LABELS, CONFIG, 4, 7, 1, None, n, 3)[0] for n in range(3)]
+    lesson = Lesson(pool=pool, labels=cases.LABELS)
+    (whole,) = Steps(lesson, CONFIG, 4, range(7, 8))
+    parts = [Steps(lesson, CONFIG, 4, range(7, 8), slice(n, None, 3))[0] for n in range(3)]
     for place, rows in enumerate(whole):
         for number, part in enumerate(parts):
             assert torch.equal(part[place], rows[number::3])

@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from labelwall.student import held_out
-from labelwall.student.batches import STEPS_A_CHAPTER, Pool
+from labelwall.student.batches import STEPS_A_CHAPTER, Lesson, Pool
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Regressor, Student
 from labelwall.student.round_files import EVENTS
@@ -78,8 +78,10 @@ def test_vectors_are_learned_on_one_thread(tmp_path: Path) -> None:
 def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
     """Another test split, or none, and the weights are the same bytes."""
     usual = TASK.train(tmp_path / "usual", BRIEF)
-    lied_to = TASK.train(tmp_path / "lied_to", BRIEF, test_y=(TASK.test_y + 1) % CLASSES)
-    without = TASK.train(tmp_path / "without", BRIEF, test_x=None, test_y=None)
+    lied_to = TASK.train(
+        tmp_path / "lied_to", BRIEF, test=(TASK.test_x, (TASK.test_y + 1) % CLASSES)
+    )
+    without = TASK.train(tmp_path / "without", BRIEF, test=None)
     assert usual.weights == lied_to.weights == without.weights
     assert usual.history != lied_to.history
 
@@ -98,7 +100,7 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path, monkeyp
         return original(self, outputs, y)
 
     monkeypatch.setattr(owner, "supervised", noted)
-    trained = TASKS[kind].train(tmp_path, config, test_x=None)
+    trained = TASKS[kind].train(tmp_path, config, test=None)
     tensors = safetensors.torch.load(trained.weights).values()
     assert {*seen, *(tensor.dtype for tensor in tensors)} == {torch.float32}
     first, last = trained.history[0], trained.history[-1]
@@ -139,31 +141,32 @@ def test_planted_labels_go_one_by_one_and_the_others_stay(kind, found, kept) -> 
     labels = task.labels.copy()
     wrong = np.argwhere(labels >= 0)[::20]
     labels[tuple(wrong.T)] = 1 - np.minimum(labels[tuple(wrong.T)], 1)
-    cleaned = drop_doubtful(IN_FOLDS, task.pool, labels, seed=3).labels
+    lesson = Lesson(pool=task.pool, labels=labels)
+    cleaned = drop_doubtful(IN_FOLDS, lesson, seed=3).labels
     assert (cleaned[tuple(wrong.T)] == -1).mean() > found
     right = (labels >= 0) & (labels == task.truth)
     assert (cleaned == labels)[right].mean() > kept
     assert ((cleaned == labels) | (cleaned == -1)).all()  # a label is dropped, never changed
-    again = drop_doubtful(IN_FOLDS, task.pool, labels, seed=3).labels
+    again = drop_doubtful(IN_FOLDS, lesson, seed=3).labels
     np.testing.assert_array_equal(cleaned, again)
 
 
 def test_without_folds_and_of_values_nothing_is_dropped() -> None:
     task = TASKS["values"]
-    for config, pool, labels in (
-        (replace(IN_FOLDS, doubtful_folds=0), OF_CLASSES.pool, RELEASED),
-        (IN_FOLDS, task.pool, task.labels),
+    for config, lesson in (
+        (replace(IN_FOLDS, doubtful_folds=0), Lesson(pool=OF_CLASSES.pool, labels=RELEASED)),
+        (IN_FOLDS, task.lesson),
     ):
-        np.testing.assert_array_equal(drop_doubtful(config, pool, labels, seed=3).labels, labels)
+        kept = drop_doubtful(config, lesson, seed=3).labels
+        np.testing.assert_array_equal(kept, lesson.labels)
 
 
 def test_a_class_with_few_labels_keeps_them(monkeypatch) -> None:
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
     labels = RELEASED.copy()
     labels[np.flatnonzero(labels == 2)[5:]] = -1  # five left, fewer than two a fold
-    kept = drop_doubtful(
-        replace(IN_FOLDS, doubtful_steps=5), OF_CLASSES.pool, labels, seed=3
-    ).labels
+    lesson = Lesson(pool=OF_CLASSES.pool, labels=labels)
+    kept = drop_doubtful(replace(IN_FOLDS, doubtful_steps=5), lesson, seed=3).labels
     assert (kept == 2).sum() == 5
     assert (kept >= 0).sum() < (labels >= 0).sum()
 
@@ -174,8 +177,12 @@ def test_rows_with_probabilities_are_judged_and_kept(monkeypatch) -> None:
     soft = np.full((cases.PUBLIC, cases.CLASSES), np.nan, dtype=np.float32)
     soft[:120] = 1 / cases.CLASSES
     usual, kept = (
-        drop_doubtful(config, OF_CLASSES.pool, OF_CLASSES.truth, seed=1, soft=s)
-        for s in (None, soft)
+        drop_doubtful(
+            config,
+            Lesson(pool=OF_CLASSES.pool, labels=OF_CLASSES.truth, chances=chances),
+            seed=1,
+        )
+        for chances in (None, soft)
     )
     assert (usual.labels[:120] == -1).any()
     np.testing.assert_array_equal(kept.labels[:120], OF_CLASSES.truth[:120])

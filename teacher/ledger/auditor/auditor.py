@@ -328,8 +328,7 @@ class AuditedHistory:
                 f"releases {len(results)} results, more or fewer than it paid for: {paid}"
             )
         for identity, value in results.items():
-            known = self._asked_for(identity, key)
-            if key[1] in known:
+            if key[1] in self._asked_for(identity, key):
                 raise Problem(f"releases the same query twice: {identity}")
             if identity in self._refused:
                 raise Problem(f"releases a query that was refused: {identity}")
@@ -338,15 +337,15 @@ class AuditedHistory:
 
     def _asked_for(self, identity: str, key: Key) -> dict[str, Any]:
         """A query's results so far. Raises Problem unless it may come to this release."""
-        known, mechanism = self._results.get(identity, {}), self._mechanism[key[0]]
+        results, mechanism = self._results.get(identity, {}), self._mechanism[key[0]]
         _, _, screening = self._planned[key]
         if self._asked.setdefault(identity, mechanism) != mechanism:
             raise Problem(f"gives query {identity} to another mechanism than before")
-        if screening is not None and known.get(screening) != 1:
+        if screening is not None and results.get(screening) != 1:
             raise Problem(
                 f"is for {key[1]!r} of a query that did not pass {screening!r}: {identity}"
             )
-        return known
+        return results
 
     def _check(self, priced: PricedRelease, value: Any, beside: int, extractor: str) -> None:
         possible = priced.results

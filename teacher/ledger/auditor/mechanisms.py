@@ -319,8 +319,8 @@ def check_slot(slot: Fields) -> list[PricedRelease]:
     if len(restated) != len(recorded):
         names = ", ".join(release.name for release in restated)
         raise Problem(f"the mechanism releases {names}, the plan prices something else")
-    for known, release in zip(restated, recorded, strict=True):
-        _check_release(known, release)
+    for expected, release in zip(restated, recorded, strict=True):
+        _check_release(expected, release)
     return restated
 
 
@@ -331,19 +331,19 @@ def priced(mechanism: object) -> list[PricedRelease]:
     kind = mechanism.get("kind") if type(mechanism) is dict else None
     if type(kind) is not str or kind not in KINDS:
         raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
-    known = KINDS[kind]
-    free = dict.fromkeys(known.free.split(), int | float | str | bool | None)
-    return known.releases(
-        require(kind, mechanism, schema(kind, {"kind": str, **free, **known.fields}))
+    rules = KINDS[kind]
+    free = dict.fromkeys(rules.free.split(), int | float | str | bool | None)
+    return rules.releases(
+        require(kind, mechanism, schema(kind, {"kind": str, **free, **rules.fields}))
     )
 
 
-def _check_release(known: PricedRelease, release: Fields) -> None:
-    prepaid, batch = known.charging == ONCE, known.charging == BY_BATCH
+def _check_release(expected: PricedRelease, release: Fields) -> None:
+    prepaid, batch = expected.charging == ONCE, expected.charging == BY_BATCH
     cap = {key: value for key, value in release.items() if key == "cap"}
     caps = Literal[1] if prepaid else integer(0, LARGEST_CAP)
-    require(known.name, cap, schema("cap", {"cap": caps}))
-    named = {"name": known.name, "curve": known.curve, "parameters": known.parameters}
+    require(expected.name, cap, schema("cap", {"cap": caps}))
+    named = {"name": expected.name, "curve": expected.curve, "parameters": expected.parameters}
     restated = canonical({**named, "prepaid": prepaid, "batch": batch, **cap})
     if canonical(release) != restated:
         found = shown(canonical(release))

@@ -253,8 +253,8 @@ def _tables(path: Path, mode: str) -> list[Table]:
             present = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
             if ("table", table) not in stored or present != [*columns]:
                 raise Problem(f"the file has no table {table!r} with columns {', '.join(columns)}")
-        known = {("table", table) for table in (*COLUMNS, *PRIVATE)}
-        other = [str(name) for kind, name in stored if (kind, name) not in known]
+        expected = {("table", table) for table in (*COLUMNS, *PRIVATE)}
+        other = [str(name) for kind, name in stored if (kind, name) not in expected]
         if other := sorted(name for name in other if not name.startswith("sqlite_")):
             names = ", ".join(map(shown, other[:5]))
             raise Problem(f"the file holds what no ledger has: {names}")

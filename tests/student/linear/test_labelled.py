@@ -33,7 +33,7 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
                 assert model is not None
                 right.append(float((model.says(x).argmax(axis=1) == y).mean()))
             if model.shares is None or not model.shares.foreign:  # else the sums' own are left
-                assert model.known == pytest.approx(right[-1], abs=0.12)
+                assert model.labels_given == pytest.approx(right[-1], abs=0.12)
             scores.append(right)
         by_labels, by_sums, both = np.mean(scores, axis=0)
         assert both > max(by_labels, by_sums) - 0.006, noise
@@ -51,5 +51,5 @@ def test_a_class_without_public_labels_is_learned_from_the_sums() -> None:
         right = model.says(features).argmax(axis=1) == labels
         assert right[~public].mean() > (0.85 if alike else 0.75)
         assert right.mean() > (0.8 if alike else 0.85)  # offsets gain more than the class loses
-        assert model.known == 0.0  # its labels say nothing of the third class
+        assert model.labels_given == 0.0  # its labels say nothing of the third class
     assert labelled(features, np.zeros(N, dtype=np.int64), how.length, 3) is None

@@ -53,7 +53,7 @@ def answered(
         planned=Round(number=1, slot=0, queries=None, once=True, form=FORM, seed=0),
         extractor=SPEC,
         features=public,
-        known=known,
+        labelled=known,
         folder=folder,
     )
     answers, estimate = ask_cells(asked, FORM)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.harness import LATER
-from labelwall.teacher.mechanisms import batch, gradient
+from labelwall.teacher.mechanisms import batch, gradient, votes_in_cells
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import COUNTS, GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -314,7 +314,7 @@ def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        voters_module, "shared_votes", lambda cast, _, parts, **how: (cast.ravel(), parts)
+        votes_in_cells, "shared_votes", lambda cast, _, parts, **how: (cast.ravel(), parts)
     )
 
 

@@ -11,7 +11,7 @@ from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.attributes import GRID
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.values import RANGE
-from labelwall.teacher.mechanisms.voters import EVERYWHERE, Voters
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.label_kinds import STEPS, unpack
 from tests.make import ZeroNoise
@@ -138,19 +138,3 @@ def test_without_noise_a_draw_is_what_plain_loops_count(kind, stage, fields, pla
     else:
         law, (scale, width) = "laplace" if kind == "lnmax" else "gaussian", NOISE[stage]
         assert silent.drawn == [(law, scale, stage, QUERIES, width)]
-
-
-def test_a_radius_is_the_distance_to_a_public_row():
-    rng = np.random.default_rng(0)
-    queries, rows = (rng.integers(-9, 10, (n, 3)).astype(np.int8) for n in (20, 50))
-    rows[:5] = queries[:5]
-    for share in (0.001, 0.1, 0.5, 1.0):
-        wanted = max(1, round(50 * share))
-        expected = []
-        for query in queries.astype(int):
-            apart = sorted(d for d in ((rows.astype(int) - query) ** 2).sum(axis=1).tolist() if d)
-            expected.append(apart[wanted - 1] if len(apart) >= wanted else EVERYWHERE)
-        voters = Voters(
-            ExactIndex(rows, np.arange(50)), np.zeros(50), 2, queries, landmarks=rows.tobytes()
-        )
-        assert voters.radii(share).tolist() == expected

@@ -2,7 +2,6 @@
 bound is that of a row, which the curves and pairs price."""
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction as F
@@ -14,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
-from labelwall.teacher.mechanisms import gradient, sums
+from labelwall.teacher.mechanisms import gradient, sums, votes_in_cells
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, ballots
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.overlap import clique_bounds
-from labelwall.teacher.mechanisms.voters import Voters, shared_votes
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
@@ -244,23 +243,6 @@ def test_individual_budgets(drawn, hashed):
             assert weight == of_rows.weights[own].max()
 
 
-def test_a_person_casts_the_root_of_the_share_of_its_rows():
-    """In Fractions and integer roots, person by person; a person of one row casts whole votes."""
-    rng = np.random.default_rng(3)
-    cast = np.array([rng.permutation(9)[:2] for _ in range(40)])
-    persons = rng.integers(-3, 6, 40)
-    persons[:2] = 77, 78
-    for parts in (1, 10, sums.MAX_PARTS):
-        ballots, votes = shared_votes(cast, persons, parts)
-        expected = []
-        for person in np.unique(persons):
-            own = cast[persons == person]
-            for ballot, times in Counter(own.ravel().tolist()).items():
-                expected.append((ballot, math.isqrt(math.floor(F(times, len(own)) * parts**2))))
-        assert sorted(zip(ballots.tolist(), votes.tolist(), strict=True)) == sorted(expected)
-        assert (cast[0, 0], parts) in expected
-
-
 def test_many_rows_say_more_precisely_what_one_says():
     """A person's gradient is the average of its rows', rounded towards 0; a gain clips it."""
     rng = np.random.default_rng(0)
@@ -301,7 +283,8 @@ def by_row(monkeypatch):
 
 
 def scores_by_roots(monkeypatch):
-    monkeypatch.setattr(voters_module, "shared_votes", lambda *cast, roots: shared_votes(*cast))
+    whole = votes_in_cells.shared_votes
+    monkeypatch.setattr(votes_in_cells, "shared_votes", lambda *cast, roots: whole(*cast))
 
 
 def unclipped_gain(monkeypatch):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.mechanisms.voters import ball_counts, ball_votes, cell_votes
+from labelwall.teacher.mechanisms.counts_in_balls import ball_counts, ball_votes
+from labelwall.teacher.mechanisms.votes_in_cells import cell_votes
 from labelwall.teacher.search import accelerators, cpu
 from labelwall.teacher.search.accelerators import DeviceIndex, product_on
 from labelwall.teacher.search.cpu import ExactIndex

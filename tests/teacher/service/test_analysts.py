@@ -78,7 +78,7 @@ def test_whose_ledger_it_is_may_be_asked_by_a_custodian_alone(shared, path):
 
 def test_the_custodian_sees_each_ledger_and_what_they_cost_together(shared, tmp_path):
     shared.call("bob")  # who has a ledger from now on
-    listed = replies.Analysts.model_validate_json(shared.call("carol", "analysts").content)
+    listed = replies.AnalystsSpent.model_validate_json(shared.call("carol", "analysts").content)
     assert [(own.name, own.adversary, own.charged) for own in listed.analysts] == [
         ("ann", ANN, 60),
         ("bob", single_analyst("bob"), 0),

@@ -29,15 +29,15 @@ def test_what_leaves_is_documented(shared):
         remote.answer(Queries(rows(2, 5)))
         replies.Budget.model_validate_json(json.dumps(remote.budget()), strict=True)
         assert remote.budget()["unit"] == "row"
-        replies.Charge.model_validate(remote.receipts()[-1], strict=True)
+        replies.NotedCharge.model_validate(remote.receipts()[-1], strict=True)
     reply = tiny.ask(shared.url, shared.tokens["ann"], rows(3, 6))
-    state = replies.Job.model_validate_json(reply.content, strict=True)
+    state = replies.JobState.model_validate_json(reply.content, strict=True)
     assert state.status == "done"
     assert len(state.result.labels or []) == 3
     assert set(reply.headers) == {"date", "content-length", "content-type"}
     assert shared.call("ann", f"jobs/{state.job}").json() == reply.json()
     assert shared.call("bob", f"jobs/{state.job}").status_code == 404  # another key's is unknown
-    replies.Problem.model_validate(shared.call("ann", "nowhere").json(), strict=True)
+    replies.Refusal.model_validate(shared.call("ann", "nowhere").json(), strict=True)
 
 
 class Broken(SystemEntropy):

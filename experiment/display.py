@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 
-class Shown(ABC):
+class ShowsFacts(ABC):
     """Shows its public facts."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.report.registry import write_registry
+from labelwall.experiment.report.registry_entry import write_registry
 from labelwall.experiment.report.report import read_run
 from labelwall.wall.errors import LabelwallError
 from tests.experiment.report.finished_run import change

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from ...student.results import RoundResult, Shown
+from ...student.results import RoundResult, ShownRows
 from ...student.round_files import MAP
 from ...wall.errors import LabelwallError
 from ...wall.files import reading
@@ -51,7 +51,7 @@ class PublicPictures:
     grey: str
     others: str
     maps: Sequence[Map]
-    shown: Shown | None
+    shown: ShownRows | None
     answered: Sequence[Bar]
     columns: Sequence[Bar]
 
@@ -111,7 +111,7 @@ def _scatter(places: np.ndarray, labels: Sequence[str], colours: Mapping[str, st
     return Markup(f'<svg class="map" viewBox="0 0 {SIDE} {SIDE}" role="img">{paths}</svg>')
 
 
-def _answered(shown: Shown) -> list[Bar]:
+def _answered(shown: ShownRows) -> list[Bar]:
     """Bars of asked rows by class, with a label and without."""
     longest = max((sum(pair) for pair in shown.answered.values()), default=1)
     return [
@@ -124,7 +124,7 @@ def _answered(shown: Shown) -> list[Bar]:
     ]
 
 
-def _columns(shown: Shown) -> list[Bar]:
+def _columns(shown: ShownRows) -> list[Bar]:
     """Bars of columns, by the class of the answers that change."""
     longest = max((sum(parts.values()) for parts in shown.columns.values()), default=1.0)
     return [

@@ -1,0 +1,106 @@
+"""Votes of all records in PUBLIC cells, and what a person's rows share of its votes."""
+
+import math
+
+import numpy as np
+
+from ...wall.label_kinds import STEPS, unpack
+from ...wall.matrices import MAX_ENTRY, nearest_cells, products
+from ..search.cpu import ExactIndex
+
+
+def cell_votes(
+    cells: np.ndarray,
+    neighbours: int,
+    num_classes: int,
+    parts: int,
+    index: ExactIndex,
+    labels: np.ndarray,
+) -> np.ndarray:
+    """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes].
+
+    All entries are present, in ``parts`` of a vote. A person's votes are those of its rows together
+    (``shared_votes``). ``cells``: int8 [n_queries, m, d].
+    """
+    votes = np.zeros((len(cells), cells.shape[1] * num_classes), dtype=np.int64)
+    for counts, centers in zip(votes, cells, strict=True):
+        nearest = nearest_cells(index.features, centers, neighbours)
+        ballots = nearest * num_classes + labels[:, None]
+        np.add.at(counts, *shared_votes(ballots, index.persons, parts))
+    return votes
+
+
+def right_votes(
+    cells: np.ndarray,
+    space: str,
+    outputs: int,
+    parts: int,
+    index: ExactIndex,
+    labels: np.ndarray,
+) -> np.ndarray:
+    """Right predictions of each output, then wrong ones: int64 [n_queries, 2 * outputs].
+
+    A record or a person adds a vector no longer than ``parts``. A class is right if the nearest
+    cell has its number. An attribute is right if the product with its cell is positive just when it
+    is present. For values the product with the only cell is from -1 to 1 in 63^2: ``missed`` is
+    wrong, and the rest of ``parts`` right. A person's parts are the shares of its rows, the right
+    ones rounded down: as many in all as a record's.
+
+    ``space``: a label space's kind; ``cells``: int8 [n_queries, outputs, d].
+    """
+    votes = np.zeros((len(cells), 2 * outputs), dtype=np.int64)
+    for counts, centers in zip(votes, cells, strict=True):
+        if space == "class":
+            no = nearest_cells(index.features, centers, 1) != labels[:, None]
+            ballots = no * outputs + labels[:, None]
+            np.add.at(counts, *shared_votes(ballots, index.persons, parts, roots=False))
+            continue
+        said, whole = products(index.features, centers), parts
+        if space == "attributes":
+            whole = math.isqrt(parts**2 // outputs)
+            right = whole * ((said > 0) == unpack(labels, outputs))
+        else:
+            right = parts - missed(said, labels[:, None], parts)
+        if index.persons is not None:
+            order = np.argsort(index.persons)
+            _, first, rows = np.unique(index.persons[order], return_index=True, return_counts=True)
+            right = np.add.reduceat(right[order], first, axis=0) // rows[:, None]
+        counts[:] = [*right.sum(axis=0), *(whole - right).sum(axis=0)]
+    return votes
+
+
+def missed(predicted: np.ndarray, steps: np.ndarray, parts: int) -> np.ndarray:
+    """Squared errors of values, in 0..parts, which stands for half a half range or more.
+
+    ``predicted``: half ranges from the middle in 63^2; ``steps``: codes; int64, of one shape.
+    """
+    unit = MAX_ENTRY**2
+    limit = unit * STEPS // 2  # half a half range, below 2^23; its square times parts is < 2^59
+    apart = np.clip(predicted, -unit, unit) * STEPS - (2 * steps - STEPS) * unit
+    return np.minimum(np.abs(apart), limit) ** 2 * parts // limit**2
+
+
+def shared_votes(
+    ballots: np.ndarray, persons: np.ndarray | None, parts: int, *, roots: bool = True
+) -> tuple[np.ndarray, np.ndarray | int]:
+    """The ballots that rows or persons cast, and the parts of a vote that each of these gets.
+
+    A person's ballot gets parts times the square root of the share of its rows that cast it,
+    rounded down. With m ballots a row the squares of a person add up to parts^2 m at most, as those
+    of a single row do; many ballots get more together than few. Without ``roots``, for one
+    ballot a row, it gets the share itself. Then the sum of the ballots up to any number is rounded
+    down, and a person gives ``parts`` in all.
+
+    ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
+    1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
+    """
+    if persons is None:
+        return ballots, parts
+    _, person, rows = np.unique(persons, return_inverse=True, return_counts=True)
+    span = int(ballots.max(initial=0)) + 1
+    cast, times = np.unique(person[:, np.newaxis] * span + ballots, return_counts=True)
+    owner, own = cast // span, rows[cast // span]
+    if roots:  # at most parts^2 <= 2^24, so that the float64 root, rounded down, is exact
+        return cast % span, np.sqrt(times * parts**2 // own).astype(np.int64)
+    up_to = times.cumsum() - (rows.cumsum() - rows)[owner]
+    return cast % span, parts * up_to // own - parts * (up_to - times) // own

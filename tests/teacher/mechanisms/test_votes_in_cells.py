@@ -1,0 +1,118 @@
+"""Votes in cells: what a row or a person adds, by brute force."""
+
+import math
+from collections import Counter
+from fractions import Fraction as F
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from labelwall.teacher.mechanisms.sums import MAX_PARTS
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes_in_cells import shared_votes
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.label_kinds import STEPS
+
+CLASSES = 3
+few = st.sampled_from([-63, -1, 0, 1, 63])  # ties and duplicates
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(data):
+    d, m, n = (data.draw(st.integers(1, most)) for most in (3, 6, 8))
+    neighbours = data.draw(st.integers(1, m))
+    features = data.draw(arrays(np.int8, (n, d), elements=few))
+    labels = data.draw(arrays(np.int64, n, elements=st.integers(0, CLASSES - 1)))
+    cells = data.draw(arrays(np.int8, (m, d), elements=few))
+    expected = np.zeros((m, CLASSES), dtype=int)
+    for row, label in zip(features.astype(int), labels, strict=True):
+        apart = ((row - cells) ** 2).sum(axis=1).tolist()
+        for cell in sorted(range(m), key=lambda c, apart=apart: (apart[c], c))[:neighbours]:
+            expected[cell, label] += 1  # L2: sqrt(neighbours)
+    index = ExactIndex(features, np.arange(n))
+    drawn = Voters(index, labels, CLASSES, cells[None]).cell_votes(neighbours)[0]
+    assert drawn.tolist() == expected.ravel().tolist()
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data):
+    """By brute force; the vector that one person adds is no longer than a row's."""
+    n, parts = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([1, 4096]))
+    features = data.draw(arrays(np.int8, (n, CLASSES), elements=few))
+    labels = data.draw(arrays(np.int64, n, elements=st.integers(0, CLASSES - 1)))
+    persons = data.draw(arrays(np.int64, n, elements=st.integers(0, 2)))
+    cells = 63 * np.eye(CLASSES, dtype=np.int8)
+    for person in (None, *range(3)):
+        own = np.ones(n, dtype=bool) if person is None else persons == person
+        votes = np.zeros(2 * CLASSES)
+        for row, label in zip(features[own].astype(int), labels[own], strict=True):
+            wrong = int(((row - cells.astype(int)) ** 2).sum(axis=1).argmin() != label)
+            votes[wrong * CLASSES + label] += 1
+        rows = ExactIndex(features[own], np.arange(own.sum()))
+        if person is None:
+            expected = parts * votes
+        else:
+            rows = ExactIndex(features[own], np.arange(own.sum()), persons[own])
+            up_to = [math.floor(F(int(v), max(own.sum(), 1)) * parts) for v in votes.cumsum()]
+            expected = np.diff([0, *up_to])
+            assert expected.sum() == (parts if own.any() else 0)  # so no longer than a row's
+            assert (np.abs(expected - parts * votes / max(own.sum(), 1)) < 1).all()
+        drawn = Voters(rows, labels[own], CLASSES, cells[None]).right_votes("class", parts)[0]
+        assert drawn.tolist() == expected.tolist()
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data):
+    """By brute force in Fractions, of rows and of persons; no vector is longer than ``parts``."""
+    space = data.draw(st.sampled_from(["attributes", "value"]))
+    n, parts = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([1, 100, MAX_PARTS]))
+    outputs = 1 if space == "value" else CLASSES
+    features = data.draw(arrays(np.int8, (n, 3), elements=few))
+    codes = st.sampled_from([0, 1, 1000, STEPS]) if outputs == 1 else st.integers(0, 7)
+    labels = data.draw(arrays(np.int64, n, elements=codes))
+    persons = data.draw(st.none() | arrays(np.int64, n, elements=st.integers(0, 2)))
+    cells = 63 * np.eye(outputs, 3, dtype=np.int8)
+    expected = np.zeros(2 * outputs, dtype=int)
+    groups = [[row] for row in range(n)]
+    if persons is not None:
+        groups = [np.flatnonzero(persons == p).tolist() for p in np.unique(persons)]
+    for rows in groups:
+        if space == "value":
+            squares = [
+                min(1, (F(int(features[r, 0]), 63) - F(int(labels[r]), STEPS) * 2 + 1) ** 2 * 4)
+                for r in rows
+            ]
+            right = sum(parts - math.floor(square * parts) for square in squares) // len(rows)
+            own = np.array([right, parts - right])
+        else:
+            right = [[(features[r, j] > 0) == (labels[r] >> j & 1) for j in range(3)] for r in rows]
+            whole = math.floor(parts / math.sqrt(3))
+            shares = [math.floor(F(int(k), len(rows)) * whole) for k in np.sum(right, axis=0)]
+            own = np.array([*shares, *(whole - share for share in shares)])
+        assert (own**2).sum() <= parts**2
+        expected += own
+    index = ExactIndex(features, np.arange(n), persons)
+    drawn = Voters(index, labels, outputs, cells[None]).right_votes(space, parts)[0]
+    assert drawn.tolist() == expected.tolist()
+
+
+def test_a_person_casts_the_root_of_the_share_of_its_rows():
+    """In Fractions and integer roots, person by person; a person of one row casts whole votes."""
+    rng = np.random.default_rng(3)
+    cast = np.array([rng.permutation(9)[:2] for _ in range(40)])
+    persons = rng.integers(-3, 6, 40)
+    persons[:2] = 77, 78
+    for parts in (1, 10, MAX_PARTS):
+        ballots, votes = shared_votes(cast, persons, parts)
+        expected = []
+        for person in np.unique(persons):
+            own = cast[persons == person]
+            for ballot, times in Counter(own.ravel().tolist()).items():
+                expected.append((ballot, math.isqrt(math.floor(F(times, len(own)) * parts**2))))
+        assert sorted(zip(ballots.tolist(), votes.tolist(), strict=True)) == sorted(expected)
+        assert (cast[0, 0], parts) in expected
