@@ -60,7 +60,7 @@ from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.plan.stand_ins import RehearsingTeacher
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.counted_axes import axes_by_count
 from labelwall.student.asking.features import (
     extractor_of_round,

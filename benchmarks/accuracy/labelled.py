@@ -39,7 +39,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.plan.stand_ins import RehearsingTeacher
-from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.boosted import TREES, Boosted, boosted
 from labelwall.student.asking.counted_axes import axes_by_count
 from labelwall.student.asking.features import (

@@ -30,7 +30,7 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import on_plain
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
-from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.asking.matrix_round import MatrixRound
 from labelwall.teacher.custody import solver

@@ -12,8 +12,8 @@ from typing import cast
 
 import numpy as np
 
+from ...student.asking.ask import ask_matrices
 from ...student.asking.ask_cells import cluster
-from ...student.asking.ask_matrices import ask_matrices
 from ...student.asking.boosted import TREES
 from ...student.asking.features import (
     BINS,

@@ -9,8 +9,10 @@ from ...wall.console import Console
 from ...wall.errors import listed
 from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
+from ...wall.questions import CellsForm, SumsForm
 from ..results import UNKNOWN, Estimate
-from .ask_matrices import ask_matrices
+from .ask_cells import ask_cells
+from .ask_sums import ask_sums
 from .asking_features import AskingFeatures, choose_features, last_classifier
 from .asking_round import AskingRound
 from .counted_axes import on_counted_axes
@@ -84,6 +86,18 @@ def ask(
     for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
     return Asked(answers=answers, rows=rows, features=features, estimate=estimate)
+
+
+def ask_matrices(current: MatrixRound) -> tuple[Answers, Estimate | None]:
+    """Labels of rows by what matrices from PUBLIC features count, and their estimate.
+
+    Raises InvalidInput if the features are too few.
+    """
+    form = current.planned.form
+    if isinstance(form, CellsForm):
+        return ask_cells(current, form)
+    assert isinstance(form, SumsForm)
+    return ask_sums(current, form)
 
 
 def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:

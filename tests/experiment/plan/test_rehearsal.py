@@ -16,7 +16,7 @@ from labelwall.experiment.plan.stand_ins import (
     ScaledVoters,
     StandInNoise,
 )
-from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.matrix_round import MatrixRound
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.custody.solver import solved

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.estimates import Estimate
 from labelwall.student.asking.matrix_round import Count, MatrixRound
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
