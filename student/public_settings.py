@@ -9,13 +9,14 @@ from pydantic import Field
 from ..wall.computing import Computing, Count
 from ..wall.datasets.data_config import SOURCES, DataConfig
 from ..wall.errors import InvalidInput
+from ..wall.features.maps import MAPS
 from .student_config import StudentConfig
 
 # The least guess, however few public rows there are: for 50 records every method seems hopeless.
 # KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.
 LEAST_RECORDS = 1_000
 STAGES = "efficientnet_lite0_stages"
-FEATURES = ("auto", "hog", "raw", "fourier", "bins", "trees", "efficientnet_lite0", STAGES, "box")
+FEATURES = ("auto", "hog", "raw", *MAPS, "trees", "efficientnet_lite0", STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
 
 

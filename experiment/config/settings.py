@@ -5,6 +5,7 @@ refuses is one line.
 import difflib
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ...teacher.custody.private_settings import PrivateSide
-from ...teacher.mechanisms.registry import DEFAULT_KIND
-from ...wall.errors import InvalidInput, LabelwallError
+from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS
+from ...wall.errors import InvalidInput, LabelwallError, listed
 from ...wall.files import FORMAT, other_format
 from .config import Config
 
@@ -87,6 +89,16 @@ def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
         raise _mistake(kind, error.errors()[0]) from None
 
 
+def may_become(searched: Mechanism, found: Mechanism) -> bool:
+    """Whether a search by open settings (``auto``) finds such a mechanism."""
+    known = vars(searched)
+    if known["among"] not in (None, found.kind):
+        return False
+    with suppress(InvalidInput):  # of given settings beside the found ones
+        return build(type(found), found.fields() | known["given"], "mechanism") == found
+    return False
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[dict[str, Any]]:
     return TypeAdapter(dict[str, kind], config=RULES)
@@ -113,6 +125,10 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         if not near and len(words) == 1:  # a setting of a group, which is not named
             every = {name: name.rpartition(".")[2] for name, *_ in settings_of(kind)}
             near = _near(words[-1], every)
+        kinds = [kind for kind, m in MECHANISMS.items() if words[-1] in m.__dataclass_fields__]
+        if words[0] == "mechanism" and kinds:  # of another mechanism
+            near = ""
+            valid = [*valid, f"and with mechanism.kind {listed(kinds)} also {words[-1]}"]
         hint = f"Did you mean `{near}`?" if near else f"Valid names: {', '.join(valid)}."
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":

@@ -24,7 +24,7 @@ def round_line(number: int, result: RoundResult, space: LabelSpace) -> str:
     score = {"accuracy": result.student_accuracy, "errors": result.student_errors}
     return (
         f"round {number}: {result.answered} of {result.asked} answered, labels {labels}, student "
-        f"{space.format_score(score)}, epsilon so far {result.epsilon_reading:.3f} (a reading)"
+        f"{space.format_score(score)}, about epsilon {result.epsilon_reading:.3f} spent so far"
     )
 
 

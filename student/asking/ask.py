@@ -94,7 +94,8 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     if estimate.by == UNKNOWN:
         remarks.append(
             "the released counts do not tell the records from none, so nothing is known of the "
-            f"labels, and nothing is left of the round to ask again. {labels.causes}"
+            "labels, and nothing is left of the round to ask again. Either the noise hides so few "
+            f"records, and a larger epsilon shows them, or they are not read. {labels.causes}"
         )
     if estimate.why == FOREIGN:
         remarks.append(f"private rows differ from the public ones: {FOREIGN}")
