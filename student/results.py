@@ -52,7 +52,7 @@ class Estimate:
             deviation = math.sqrt(max(self.right, 0.0))
             return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
         name = "consistent" if self.by == AGREEMENT else "right"
-        return f"about {100 * self.right:.0f}% {name} (an estimate by {self.by})"
+        return f"about {100 * self.right:.0f}% {name} by {self.by}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,11 +125,9 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         if not near and len(words) == 1:  # a setting of a group, which is not named
             every = {name: name.rpartition(".")[2] for name, *_ in settings_of(kind)}
             near = _near(words[-1], every)
-        kinds = [kind for kind, m in MECHANISMS.items() if words[-1] in m.__dataclass_fields__]
-        if words[0] == "mechanism" and kinds:  # of another mechanism
-            near = ""
-            valid = [*valid, f"and with mechanism.kind {listed(kinds)} also {words[-1]}"]
         hint = f"Did you mean `{near}`?" if near else f"Valid names: {', '.join(valid)}."
+        if words[0] == "mechanism" and (other := _of_another(words[-1], near)):
+            hint = other
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":
         expected = error["ctx"]["expected_tags"].replace("'", "")
@@ -147,6 +145,16 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         "union_tag_not_found": "settings by name, with a kind",
     }
     return InvalidInput(name or "--config", rules.get(error["type"], rule), error["input"])
+
+
+def _of_another(word: str, near: str) -> str:
+    """Which mechanisms have a setting of that name, or of a similar one unless one is ``near``."""
+    known = {kind: [e.name for e in fields(cls)] for kind, cls in MECHANISMS.items()}
+    every = {name: name for names in known.values() for name in names}
+    if not (meant := word if word in every else "" if near else _near(word, every)):
+        return ""
+    kinds = [kind for kind, names in known.items() if meant in names]
+    return f"`mechanism.{meant}` is a setting with --mechanism.kind {listed(kinds)}."
 
 
 def _near(word: str, names: Mapping[str, str]) -> str:

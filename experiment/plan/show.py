@@ -158,7 +158,7 @@ def render_plan(shown: dict) -> str:
         times = f"{math.sqrt(several):.2f} times the noise of one's"
         lines.append(f"  {several} custodians, each with this budget: their sum has {times}")
     if len(shown["periods"]) > 1:
-        lines += ["", "  period, with the same rounds in slots of its own: epsilon up to it"]
+        lines += ["", "  period, each with these rounds: epsilon spent by then"]
         lines += [f"  {n:8} {epsilon:8.3f}" for n, epsilon in enumerate(shown["periods"], start=1)]
     slots = {entry["slot"]: entry["solved"] for entry in parts}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):

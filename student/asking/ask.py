@@ -104,8 +104,8 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     if estimate.few and not (estimate.known and estimate.right > 1 - share / 2):
         few = listed(f"{labels.names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
-            f"classes with too few records for this epsilon: {few}. Their labels are hardly "
-            "known: merge them with others, raise epsilon, or see by `labelwall data` if they are "
+            f"classes whose records hardly show at this epsilon: {few}. Their labels may be wrong: "
+            "merge them with others, raise epsilon, or see by `labelwall data` if they are "
             "written otherwise"
         )
     return remarks
