@@ -98,7 +98,7 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
             f"records, and a larger epsilon shows them, or they are not read. {labels.causes}"
         )
     if estimate.why == FOREIGN:
-        remarks.append(f"private rows differ from the public ones: {FOREIGN}")
+        remarks.append(f"{FOREIGN}, so nothing tells how many labels are right")
     # Labels that are right so often are not hardly known
     share = len(estimate.few) / max(len(labels.names), 1)
     if estimate.few and not (estimate.known and estimate.right > 1 - share / 2):

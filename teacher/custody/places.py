@@ -86,8 +86,10 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
 
 
 def require_there(data: DataConfig) -> None:
-    """Raise MissingData if nothing is where the private rows are to be, InvalidInput if their table
-    has no column for ids or persons that are named. The names of its columns are public.
+    """Raise MissingData if nothing is where the private rows are to be.
+
+    InvalidInput if their table lacks the column of ids or of persons that is named. The names of
+    its columns are public.
     """
     if data.private is not None and not Path(data.private).exists():
         rule = "an existing file or folder"
