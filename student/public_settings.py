@@ -9,7 +9,7 @@ from pydantic import Field
 from ..wall.computing import Computing, Count
 from ..wall.datasets.data_config import SOURCES, DataConfig
 from ..wall.errors import InvalidInput
-from ..wall.features.maps import MAPS
+from ..wall.feature_maps import MAPS
 from .student_config import StudentConfig
 
 # The least guess, however few public rows there are: for 50 records every method seems hopeless.

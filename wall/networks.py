@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .errors import InvalidInput, MissingData
-from .features.maps import MAPS, FeatureMap
+from .feature_maps import MAPS, FeatureMap
 from .hog import cell_size, dimensions
 from .layers import Beside, Decision, Enlarged, Hog, Stages, Trees
 from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec

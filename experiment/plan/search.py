@@ -29,7 +29,7 @@ from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.features.maps import MAPS
+from ...wall.feature_maps import MAPS
 from ...wall.files import write_file
 from ...wall.progress import Progress
 from ...wall.questions import MatrixForm

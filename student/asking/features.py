@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 from ...wall.computing import Computing
 from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput
+from ...wall.feature_maps import MAPS, FeatureMap
 from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
-from ...wall.features.maps import MAPS, FeatureMap
 from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec

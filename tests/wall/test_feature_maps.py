@@ -7,9 +7,9 @@ import pytest
 
 import labelwall as lw
 from labelwall.student import public_settings
+from labelwall.wall import feature_maps as maps
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.features import maps
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
 from tests.pages import example

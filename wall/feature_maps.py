@@ -58,7 +58,7 @@ class Fourier(FeatureMap):
     name = "fourier"
 
     def trunk(self, columns: int) -> tuple[nn.Module, int]:
-        from ..layers import Fourier as Cosines
+        from .layers import Fourier as Cosines
 
         return Cosines(columns, FOURIER_FEATURES), FOURIER_FEATURES
 
@@ -77,7 +77,7 @@ class Bins(FeatureMap):
     name, of_rows, stepped = "bins", True, True
 
     def trunk(self, columns: int) -> tuple[nn.Module, int]:
-        from ..layers import Bins as Heights
+        from .layers import Bins as Heights
 
         return Heights(columns, ALL_BINS), columns + ALL_BINS
 
