@@ -69,7 +69,7 @@ def _run(args: list[str]) -> int:
         print("\n".join(f"{name:8} {does}" for name, does in COMMANDS.items()))
         print("\n`labelwall COMMAND --help` explains a command's options.")
         return 0
-    if args[0] in ("--version", "-V", "version"):
+    if args[0] in ("--version", "-V", "-v", "version"):
         print(f"labelwall {metadata.version('labelwall')}")
         return 0
     if args[0] not in COMMANDS:

@@ -21,9 +21,8 @@ from ..wall.preprocessing import Preprocessing
 from ..wall.questions import Round
 from .asking.ask import Asked
 from .asking.asking_features import estimates
-from .asking.boosted import TREES
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
-from .asking.features import BINS
+from .asking.features import stepped
 from .asking.public_rows import PublicRows
 from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
@@ -152,7 +151,7 @@ def learn(
     estimated = [*estimates(results, planned.period), asked.estimate]
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
-    smoothed = tuned or asked.features.spec.backbone in (BINS, TREES)
+    smoothed = tuned or stepped(asked.features.spec.backbone)
     if network is None or not (smoothed or _foreign_or_few(public, asked, estimated)):
         learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:

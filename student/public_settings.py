@@ -9,6 +9,7 @@ from pydantic import Field
 from ..wall.computing import Computing, Count
 from ..wall.datasets.data_config import SOURCES, DataConfig
 from ..wall.errors import InvalidInput
+from ..wall.feature_maps import MAPS
 from .student_config import StudentConfig
 
 # The least guess, however few public rows there are: for 50 records every method seems hopeless.
@@ -16,7 +17,7 @@ from .student_config import StudentConfig
 LEAST_RECORDS = 1_000
 IMAGENET = ["efficientnet_lite0", "efficientnet_lite0_stages", "efficientnet_lite2"]
 STAGES = "efficientnet_lite2_stages"
-FEATURES = ("auto", "hog", "raw", "fourier", "bins", "trees", *IMAGENET, STAGES, "box")
+FEATURES = ("auto", "hog", "raw", *MAPS, "trees", *IMAGENET, STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
 
 

@@ -73,7 +73,7 @@ def test_settings_are_few_enough_to_know() -> None:
 def test_errors_name_settings_that_there_are() -> None:
     own = {entry.name for kind in MECHANISMS.values() for entry in fields(kind)}
     rounds = (entry.name for entry in fields(RoundConfig))
-    known = {f"mechanism.{name}" for name in (*own, "kind", "among")}
+    known = {f"mechanism.{name}" for name in (*own, "kind", "among", "given")}
     known |= {f"rounds.{name}" for name in rounds}
     for kind, group in ((Config, ""), (ServiceConfig, "service.")):
         known |= {name for name, *_ in settings_of(kind, group)}
@@ -140,7 +140,7 @@ def test_a_private_score_is_priced_and_shown(tmp_path: Path) -> None:
     scored = replace(config, evaluate=EvaluateConfig(share=0.2))
     shown = describe_plan(solved(scored.schedule))
     assert shown["scores"][0]["caps"] == {"score": 1}
-    assert "score on the private records: slot 1" in render_plan(shown)
+    assert "score on the private records (slot 1): of 1 model" in render_plan(shown)
     text = json.dumps(shown)
     done = subprocess.run([sys.executable, SCRIPT], input=text, capture_output=True, text=True)
     assert float(done.stdout) == pytest.approx(shown["epsilon"], rel=2e-3)

@@ -40,7 +40,8 @@ MIN_PAUSE, MAX_PAUSE = 0.05, 2.0  # seconds between attempts
 MAX_BYTES = 32 << 20  # of one request's rows
 CURES = {
     "unauthorized": " Ask its custodian for a key (`labelwall keys add`), and set LABELWALL_KEY.",
-    "unreachable": " Check the address and port, and with its custodian that the service runs.",
+    "unreachable": " Check the address and port, and with its custodian that the service runs; "
+    "the same command continues.",
 }
 T = TypeVar("T")
 

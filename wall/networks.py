@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,15 +18,15 @@ import torch
 from torch import nn
 
 from .errors import InvalidInput, MissingData
+from .feature_maps import MAPS, FeatureMap
 from .hog import cell_size, dimensions
-from .layers import Beside, Bins, Decision, Enlarged, Fourier, Hog, Stages, Trees
+from .layers import Beside, Decision, Enlarged, Hog, Stages, Trees
 from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
     import timm.models
 
-FOURIER, BINS = 1024, 1024  # random features; bins of all columns together
 TREES = 400, 4  # for each class; levels of one
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
@@ -103,7 +104,7 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         return _lite(name, input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
-    if (name in VECTORS) != (len(input_shape) == 1):
+    if name not in (OF_VECTORS if len(input_shape) == 1 else OF_IMAGES):
         rule = "mlp or linear for feature vectors and a convolutional network for images"
         raise InvalidInput("backbone", rule, name)
     network = NETWORKS[name](input_shape, num_classes)
@@ -305,17 +306,24 @@ def _hog(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(Hog((rows, columns)), width, num_classes)
 
 
-NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
+def _mapped(known: FeatureMap, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    return Backbone(*known.trunk(shape[0]), num_classes)
+
+
+# A network by the shape of its inputs and the number of its outputs
+Build = Callable[[tuple[int, ...], int], Backbone]
+OF_IMAGES: dict[str, Build] = {
     **{name: partial(_lite, name) for name in IMAGENET},
     **{name: partial(_convolutional, name) for name in CONVOLUTIONAL},
     "hog": _hog,
+}
+OF_VECTORS: dict[str, Build] = {
     "mlp": _mlp,
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
-    "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
-    "bins": lambda shape, count: Backbone(Bins(shape[0], BINS), shape[0] + BINS, count),
+    **{name: partial(_mapped, known) for name, known in MAPS.items()},
     "trees": lambda shape, count: Backbone(Trees(count, *TREES), shape[0] + count, count),
 }
-VECTORS = ("mlp", "linear", "fourier", "bins", "trees")
+NETWORKS = ChainMap(OF_VECTORS, OF_IMAGES)
 
 
 def efficientnet_lite(name: str, input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:

@@ -173,9 +173,17 @@ def swept(settings: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> di
         given = dict(zip(sweep, values, strict=True))
         words = [f"{name.rpartition('.')[2]}={value}" for name, value in given.items()]
         called = re.sub(r"[^\w .+=-]+", "", " ".join((method["name"], *words)))
-        points = [merged(point, nested(given)) for point in method["points"]]
+        points = [_varied(point, nested(given)) for point in method["points"]]
         variants.append({**method, "name": called, "points": points})
     return {**settings, "methods": [*variants, *methods]}
+
+
+def _varied(point: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """A point with ``given`` settings; a search for a mechanism keeps those of the mechanism."""
+    own = given.get("mechanism", {})
+    if "given" in point.get("mechanism", {}) and "kind" not in own:
+        given = {**given, "mechanism": {"given": own}}
+    return merged(point, given)
 
 
 def require_sweep(sweep: Mapping[str, Sequence[Any]]) -> None:

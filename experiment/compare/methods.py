@@ -32,7 +32,7 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     """A comparison's settings for the methods and budgets in ``given``. Beside them are students
     without privacy: of all private labels, and of the public rows' own labels if these are known.
 
-    A method whose mechanism has settings in the ``sweep`` has all others by rules, not rehearsals.
+    A method whose mechanism has settings in the ``sweep`` keeps these, and rehearses the others.
     Raises as ``settings_by`` and ``config_of``; InvalidInput for a method without settings.
     """
     require_sweep(given.sweep)
@@ -44,11 +44,12 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     config = config_of(shared)
     public = read_public(config.data)
     rows, records = len(public.inputs), config.records(len(public.inputs))
-    known = _known(config, labelled_rows(public, MIN_ROWS, 1, 0) is not None)
+    rehearsed = labelled_rows(public, MIN_ROWS, 1, 0) is not None
+    known = _known(config, rehearsed)
     kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
     for kind in kinds:
         if kind not in known:
-            cure = f"Rehearsals need {MIN_ROWS} labelled public or test rows."
+            cure = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
             raise InvalidInput("methods", f"some of {', '.join(known)}", kind, cure)
     if first and AUTO in kinds:
         rule = "kinds that have the settings of the sweep"
@@ -112,7 +113,7 @@ def _method(
         if kind in PATE:
             automatic = merged(settings, {"mechanism": {"kind": AUTO}})
             point = _asking(_with_features(automatic), kind, rows, teachers_of(records))
-        elif kind not in (AUTO, settings["mechanism"]["kind"]):
+        elif kind not in (AUTO, *map(settings["mechanism"].get, ("kind", "among"))):
             point = {**settings, "mechanism": {"kind": AUTO, "among": kind}}
         points.append({**point, "epsilon": epsilon})
     return {"name": kind, "points": points}

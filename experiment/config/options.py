@@ -63,7 +63,7 @@ def parse(
     """
     options, kinds = dict(options or {}), ", ".join((*MECHANISMS, AUTO))
     groups = {name: options.pop(name) for name in list(options) if isinstance(options[name], type)}
-    does += f" Settings of another mechanism: --mechanism.kind ({kinds}) before --help."
+    does += f" `--mechanism.kind KIND --help` shows the settings of a mechanism: {kinds}."
     given, files, dotted = read(args, command, does, options, {"": Config, **groups})
     for name, kind in groups.items():
         setattr(given, name, build(kind, dotted.pop(name, {}), name))

@@ -142,8 +142,8 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     rehearsed = facts.labelled >= MIN_ROWS
     if refine and facts.kind == "vectors":
         raise InvalidInput("refine", "left out for rows that are no images", True)
-    if named and groups["mechanism"].keys() == {"kind"} and not {"caps", "rounds"} & given.keys():
-        given = {**given, "mechanism": fitting(named(), facts, records, rehearsed)}
+    if named and not {"caps", "rounds"} & given.keys():
+        given = {**given, "mechanism": fitting(groups["mechanism"], facts, records, rehearsed)}
         named = MECHANISMS.get(given["mechanism"]["kind"])
     asked = None if named is None else queries_of(named(), facts.rows // rounds)
     mechanism: dict[str, object] = {"kind": AUTO}
@@ -155,6 +155,7 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         "expected_records": own.get("expected_records"),
         "mechanism": mechanism,
         "rounds": [{"queries": asked}] * rounds,
+        "privacy": {"unit": "person" if data.get("person") else "row"},
         "evaluate": {} if rehearsed else {"share": SCORE},
         "features": STAGES if refine else "auto" if rehearsed and named is None else features,
         "public_labels": "train",
@@ -246,14 +247,23 @@ def default_delta(rows: int) -> float:
 
 
 def fitting(
-    mechanism: Mechanism, facts: Findings, records: int, rehearsed: bool
+    named: Mapping[str, object], facts: Findings, records: int, rehearsed: bool
 ) -> dict[str, object]:
-    """The settings of a kind that is named alone: those of a rehearsal, or by a guess of the
-    ``records`` where there is none.
+    """The settings of a ``named`` kind. Those that are not given follow from a rehearsal, or from
+    a guess of the ``records`` where there is none. Raises as ``build`` for given ones.
     """
-    if rehearsed and mechanism.rehearsed:
-        return {"kind": AUTO, "among": mechanism.kind}
-    return mechanism.sized_for(records, len(facts.classes), facts.rows).fields()
+    kind = MECHANISMS[str(named["kind"])]
+    given = {name: value for name, value in named.items() if name != "kind"}
+    try:
+        build(kind, named, "mechanism")
+    except InvalidInput as error:  # of a default beside a given setting: that is found otherwise
+        if error.name.rpartition(".")[2] in given:
+            raise
+    if rehearsed and kind.rehearsed:
+        return {"kind": AUTO, "among": kind().kind, "given": given}
+    votes = str(given.get(kind.limit))
+    most = int(votes) if votes.isdecimal() else None
+    return kind().sized_for(records, len(facts.classes), facts.rows, most).fields() | given
 
 
 def queries_of(mechanism: Mechanism, rows: int) -> int | None:

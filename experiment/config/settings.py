@@ -5,6 +5,7 @@ refuses is one line.
 import difflib
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ...teacher.custody.private_settings import PrivateSide
-from ...teacher.mechanisms.registry import DEFAULT_KIND
-from ...wall.errors import InvalidInput, LabelwallError
+from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS
+from ...wall.errors import InvalidInput, LabelwallError, listed
 from ...wall.files import FORMAT, other_format
 from .config import Config
 
@@ -87,6 +89,16 @@ def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
         raise _mistake(kind, error.errors()[0]) from None
 
 
+def may_become(searched: Mechanism, found: Mechanism) -> bool:
+    """Whether a search by open settings (``auto``) finds such a mechanism."""
+    known = vars(searched)
+    if known["among"] not in (None, found.kind):
+        return False
+    with suppress(InvalidInput):  # of given settings beside the found ones
+        return build(type(found), found.fields() | known["given"], "mechanism") == found
+    return False
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[dict[str, Any]]:
     return TypeAdapter(dict[str, kind], config=RULES)
@@ -114,6 +126,8 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
             every = {name: name.rpartition(".")[2] for name, *_ in settings_of(kind)}
             near = _near(words[-1], every)
         hint = f"Did you mean `{near}`?" if near else f"Valid names: {', '.join(valid)}."
+        if words[0] == "mechanism" and (other := _of_another(words[-1], near)):
+            hint = other
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":
         expected = error["ctx"]["expected_tags"].replace("'", "")
@@ -131,6 +145,16 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         "union_tag_not_found": "settings by name, with a kind",
     }
     return InvalidInput(name or "--config", rules.get(error["type"], rule), error["input"])
+
+
+def _of_another(word: str, near: str) -> str:
+    """Which mechanisms have a setting of that name, or of a similar one unless one is ``near``."""
+    known = {kind: [e.name for e in fields(cls)] for kind, cls in MECHANISMS.items()}
+    every = {name: name for names in known.values() for name in names}
+    if not (meant := word if word in every else "" if near else _near(word, every)):
+        return ""
+    kinds = [kind for kind, names in known.items() if meant in names]
+    return f"`mechanism.{meant}` is a setting with --mechanism.kind {listed(kinds)}."
 
 
 def _near(word: str, names: Mapping[str, str]) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache, partial
@@ -31,6 +32,7 @@ from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
 from ...wall.questions import SumsForm
+from ..config.settings import build
 from . import tuning
 
 AIM = 0.995  # share of the budget that fast prices fill: an argmax costs nearly what a bit costs
@@ -46,7 +48,8 @@ class Goal:
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, if they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
     kinds; ``unit``: of privacy; ``periods``: so many parts like the planned one cost all;
-    ``custodians``: whose sums add up, who have the records together.
+    ``custodians``: whose sums add up, who have the records together; ``given``: settings of the
+    mechanism by name, which every candidate has.
     """
 
     epsilon: float
@@ -61,6 +64,7 @@ class Goal:
     unit: Unit = "row"
     periods: int = 1
     custodians: int = 1
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
@@ -69,6 +73,24 @@ class Goal:
         for name in ("expected_records", "queries"):
             if getattr(self, name) < self.rounds:
                 raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
+
+    def kept(self, found: Iterable[M]) -> list[M]:
+        """Candidates with the ``given`` settings, without those that break a rule with them.
+
+        Raises InvalidInput if all do.
+        """
+        if not self.given:
+            return [*found]
+        kept, refused = dict[M, None](), None
+        for each in found:
+            try:
+                fields = {**each.fields(), **self.given}
+                kept[build(type(each), fields, "mechanism")] = None
+            except InvalidInput as error:
+                refused = error
+        if refused is not None and not kept:
+            raise refused
+        return [*kept]
 
     def allows(self, accuracy: float) -> bool:
         """Whether labels are accurate enough; an R2 below 0 is, if nothing is asked of them."""
@@ -123,12 +145,14 @@ class RehearsalRows:
     ``views``: features to choose from; slow, so called if needed.
     ``rehearse(view, mechanism, draws, asked)``: a round by a mechanism for each number of a range,
     which has draws of its own and a part of the labelled rows to stand for the records. ``asked``:
-    queries that individual budgets are to last for. ``source``: of these rows, for a reader.
+    queries that individual budgets are to last for. ``source``: of these rows, for a reader;
+    ``frequent``: share of their most frequent class, 0 for no classes.
     """
 
     views: Callable[[], tuple[View, ...]]
     rehearse: Callable[[View, Mechanism, range, int], Forecast]
     source: str = ""
+    frequent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -194,13 +218,14 @@ class Reason(Enum):
 class Optimum(Generic[M]):
     """The result of a search.
 
-    ``tried``: the chosen one, then the others, best first; ``source``: of the forecasts, for a
-    reader; ``reason``: why the first is chosen.
+    ``tried``: the chosen one, then the others, best first; ``source``, ``frequent``: of the rows of
+    the forecasts, as ``RehearsalRows`` has them; ``reason``: why the first is chosen.
     """
 
     goal: Goal
     tried: tuple[Choice[M], ...]
     source: str
+    frequent: float = 0.0
     reason: Reason = Reason.BEST
 
     @property
@@ -299,7 +324,8 @@ class Rehearser:
 
         Raises BudgetRefused.
         """
-        goal, open_, asked = self.goal, _shape(mechanism), self.goal.periods * asked
+        goal, asked = self.goal, self.goal.periods * asked
+        open_ = noiseless(mechanism, goal.given)
         price = repr(open_.with_noise(1.0, asked).releases(asked, asked))
         if price not in self._noise:
             (solved,) = calibrate([Priced(open_, asked, asked)], goal.epsilon, goal.delta)
@@ -310,7 +336,7 @@ class Rehearser:
 
     def fitted(self, choice: Choice[M]) -> Choice[M]:
         """The choice with the accountant's certificate, which decides the noise of a screening."""
-        if choice.mechanism.screened:
+        if choice.mechanism.screened and self.goal.given.get("sigma_screen") is None:
             screening_open = replace(choice.mechanism, **dict.fromkeys(["sigma_screen"]))
             entry = Priced(screening_open, choice.asked, choice.cap)
             (mechanism,) = calibrate([entry], self.goal.epsilon, self.goal.delta, self.progress)
@@ -343,8 +369,12 @@ class Candidates(Generic[M]):
         affordable and accurate enough.
         """
         goal.check()
-        rehearser = Rehearser(goal, public, progress)
-        coarse = [(view, each) for view in public.views() for each in self.coarse(mechanism, view)]
+        rehearser, views = Rehearser(goal, public, progress), public.views()
+        with suppress(InvalidInput):  # of a default beside a given setting
+            (mechanism,) = goal.kept([mechanism])
+        coarse = [
+            (view, each) for view in views for each in goal.kept(self.coarse(mechanism, view))
+        ]
         stride = tuning.STRIDE if goal.worth and not mechanism.once_a_round else 1
         rest = [each for place, each in enumerate(coarse) if place % stride]
         once, drawn = (partial(rehearser.each, draws=range(n)) for n in (1, self.times))
@@ -355,7 +385,7 @@ class Candidates(Generic[M]):
         ]
         refinements: list[Stage[M]] = [
             *([(partial(_best, tuning.HALVED), drawn)] if self.times > 1 else []),
-            *((partial(_near, around), drawn) for around in self.around),
+            *((partial(_near, goal, around), drawn) for around in self.around),
             (partial(_best, tuning.FINAL), partial(rehearser.forecast, draws=fresh)),
         ]
         short = partial(rehearser.each, draws=fresh[: 2 * self.times])
@@ -363,7 +393,7 @@ class Candidates(Generic[M]):
         tried = rehearser.run(looks, [])
         if not tried:
             rule = f"such that {mechanism.kind} can be rehearsed on them"
-            raise InvalidInput("features", rule, [str(view) for view in public.views()])
+            raise InvalidInput("features", rule, [str(view) for view in views])
         hopeful = rehearser.near(tried, tuning.HOPE)
         chosen, *others = rehearser.run(refinements if hopeful else glance, tried)
         if not goal.allows(chosen.accuracy):
@@ -371,11 +401,13 @@ class Candidates(Generic[M]):
             chosen = self._strict(rehearser, chosen, fresh)
         if hopeful:  # the certificate of another would decide nothing
             chosen = rehearser.fitted(chosen)
-        return Optimum(goal, (chosen, *others), public.source)
+        return Optimum(
+            goal=goal, tried=(chosen, *others), source=public.source, frequent=public.frequent
+        )
 
     def _strict(self, rehearser: Rehearser, chosen: Choice[M], fresh: range) -> Choice[M]:
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
-        for mechanism in self.stricter(chosen.view, chosen.mechanism):
+        for mechanism in rehearser.goal.kept(self.stricter(chosen.view, chosen.mechanism)):
             choice = rehearser.rehearsed(chosen.view, mechanism, fresh)
             if choice.answered >= 1 and rehearser.goal.allows(choice.accuracy):
                 return choice
@@ -387,12 +419,17 @@ def _best(count: int, tried: list[Choice[M]]) -> list[Candidate[M]]:
     return [choice.candidate for choice in tried[:count]]
 
 
-def _near(around: Callable[[View, M], list[M]], tried: list[Choice[M]]) -> list[Candidate[M]]:
+def _near(
+    goal: Goal, around: Callable[[View, M], list[M]], tried: list[Choice[M]]
+) -> list[Candidate[M]]:
     """Neighbours of the best that were not tried."""
-    known = {(choice.view, _shape(choice.mechanism)) for choice in tried}
-    best = [(choice.view, _shape(choice.mechanism)) for choice in tried[: tuning.REFINED]]
-    near = ((view, mechanism) for view, good in best for mechanism in around(view, good))
-    return [each for each in dict.fromkeys(near) if each not in known]
+    known = {(choice.view, noiseless(choice.mechanism, goal.given)) for choice in tried}
+    near = dict[Candidate[M], None]()
+    for choice in tried[: tuning.REFINED]:
+        good = noiseless(choice.mechanism, goal.given)
+        with suppress(InvalidInput):  # of given settings that no neighbour goes with
+            near |= {(choice.view, each): None for each in goal.kept(around(choice.view, good))}
+    return [each for each in near if each not in known]
 
 
 def _counting_first(ranked: list[Choice[M]]) -> list[Choice[M]]:
@@ -410,11 +447,14 @@ def _counting_first(ranked: list[Choice[M]]) -> list[Choice[M]]:
     return ranked
 
 
-def _shape(mechanism: M) -> M:
-    """The mechanism with its noise left to the budget, unless the number of queries is."""
+def noiseless(mechanism: M, given: Mapping[str, Any]) -> M:
+    """The mechanism with its noise left to the budget, but for ``given`` numbers; unchanged if the
+    number of queries is left to the budget.
+    """
     if mechanism.screened:
         return mechanism
-    return replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+    names = (name for name in mechanism.calibrated if given.get(name) is None)
+    return replace(mechanism, **dict.fromkeys(names))
 
 
 def answers(asked: int, passed: float) -> tuple[int, float]:

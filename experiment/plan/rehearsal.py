@@ -16,13 +16,13 @@ from ...student.asking.ask import ask_matrices
 from ...student.asking.ask_cells import cluster
 from ...student.asking.boosted import TREES
 from ...student.asking.features import (
-    BINS,
     MAX_ROWS,
     axes_a_row,
     extractor_of_round,
     first_extractor,
     plain_features,
     principal_axes,
+    stepped,
     whitened,
 )
 from ...student.asking.matrix_round import MatrixRound
@@ -46,11 +46,14 @@ from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversati
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Public rows with labels, as ``PublicData`` has them. ``source``: for a reader."""
+    """Public rows with labels, as ``PublicData`` has them. ``source``: for a reader;
+    ``frequent``: share of the most frequent class, 0 for no classes.
+    """
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
+    frequent: float = 0.0
     public: bool = False  # whether a run can learn them
 
 
@@ -157,7 +160,7 @@ class Rehearsal:
         spread_in = principal_axes(public[:MAX_ROWS], public.shape[1])[1].shape[1]
         axes = max(1, min(spread_in, int(len(public) * axes_a_row(first.features))))
         counts = sorted({min(count, axes) for count in tuning.WHITENED})
-        tried = [whiten] if whiten or first.features in (BINS, TREES) else [0, *counts]
+        tried = [whiten] if whiten or stepped(first.features) else [0, *counts]
         return tuple(replace(first, whiten=count, axes=axes) for count in tried)
 
     @cached_property
@@ -325,18 +328,17 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
                 return LabelledRows(
                     inputs=inputs[rows],
                     labels=labels[rows],
-                    source=f"{len(rows)} {text}{_frequent(labels[rows])}",
+                    source=f"{len(rows)} {text}",
+                    frequent=_frequent(labels[rows]),
                     public=inputs is public.inputs,
                 )
     return None
 
 
-def _frequent(labels: np.ndarray) -> str:
-    """What always saying the most frequent class comes to, for a reader; empty for no classes."""
-    if labels.dtype.kind == "f" or labels.ndim > 1:
-        return ""
-    share = np.bincount(labels).max() / len(labels)
-    return f"; always the most frequent class is right on {share:.1%} of them"
+def _frequent(labels: np.ndarray) -> float:
+    """The share of the most frequent class; 0 for no classes."""
+    classes = labels.dtype.kind != "f" and labels.ndim == 1
+    return float(np.bincount(labels).max() / len(labels)) if classes else 0.0
 
 
 def public_box(inputs: np.ndarray) -> list[list[float]]:

@@ -7,7 +7,7 @@ right labels of all public rows, or with the best R2 of values.
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...student.asking.boosted import TREES, Boosted, boosted, lacking
-from ...student.asking.features import BINS, FOURIER, first_extractor
+from ...student.asking.features import first_extractor
 from ...student.learning import check_student
 from ...student.public_settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
@@ -28,6 +28,7 @@ from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.feature_maps import MAPS
 from ...wall.files import write_file
 from ...wall.progress import Progress
 from ...wall.questions import MatrixForm
@@ -38,7 +39,7 @@ from ..run.run_folder import RunFolder
 from ..run.served import split_rounds
 from . import tuning
 from .candidates import PLANNERS
-from .planner import Choice, Goal, Optimum, Reason, RehearsalRows, View
+from .planner import Choice, Goal, Optimum, Reason, RehearsalRows, View, noiseless
 from .rehearsal import Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
 
@@ -97,7 +98,13 @@ def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
         unit=config.privacy.unit,
         periods=round(1 / config.budget.first),
         custodians=config.schedule.custodians,
+        given=given_of(config),
     )
+
+
+def given_of(config: Config) -> Mapping[str, Any]:
+    """Settings of the mechanism that a search keeps."""
+    return getattr(config.mechanism, "given", {})
 
 
 def search(
@@ -126,6 +133,7 @@ def search(
                 view, mechanism, draws, asked
             ),
             source=prepared[0].labelled.source,
+            frequent=prepared[0].labelled.frequent,
         )
         optima = _optima(mechanisms, goal, rows, progress)
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
@@ -217,7 +225,7 @@ def by_features(
     if len(task.input_shape) == 1:
         by_name = [replace(settings, features="raw")]
         if task.input_shape[0] <= tuning.CURVED:
-            by_name += [replace(settings, features=name) for name in (FOURIER, BINS)]
+            by_name += [replace(settings, features=name) for name in MAPS]
         if trees is not None and not settings.whiten:
             by_name.append(replace(settings, features=TREES))
         if task.input_shape[0] < tuning.EMBEDDED and not settings.whiten:
@@ -242,7 +250,7 @@ def _rehearsal(
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network = settings.features not in ("hog", "raw", "box", FOURIER, BINS, TREES)
+    network = settings.features not in ("hog", "raw", "box", *MAPS, TREES)
     seed = settings.seed
     most = tuning.MAX_NETWORK if network else tuning.MAX_LABELLED
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
@@ -265,11 +273,11 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
     """The configuration with what was chosen.
 
     A mechanism that asks once a round keeps the rounds' queries, and leaves its noise to the
-    budget; the queries of others are split evenly over the rounds.
+    budget unless it was given; the queries of others are split evenly over the rounds.
     """
     mechanism, view = choice.mechanism, choice.view
     if mechanism.once_a_round:
-        mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+        mechanism = noiseless(mechanism, given_of(config))
     box = [list(side) for side in view.box]
     config = replace(config, features=view.features, whiten=view.whiten, box=box)
     caps, rounds = split_rounds(config, mechanism, choice.asked, choice.cap)

@@ -15,7 +15,7 @@ from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.console import Console
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.sources import facts
-from ...wall.errors import MissingData
+from ...wall.errors import MissingData, listed
 from ...wall.guarantee import for_unit, protected
 from ...wall.progress import Progress, no_progress
 from .planner import Choice, Optimum, Reason
@@ -23,6 +23,18 @@ from .planner import Choice, Optimum, Reason
 WEAK = 10.0  # epsilon above which a guarantee means little
 TABLE_WIDTH = 112  # columns of characters
 SHOWN = 10  # choices in a table
+# What a plan pays for by release, and what proves its epsilon, in words
+RELEASED = {
+    "sum": "noisy sum",
+    "histogram": "noisy histogram",
+    "screen": "noisy screening",
+    "aggregate": "noisy answer",
+}
+PROOFS = {
+    "pld": "by privacy loss distributions",
+    "tight": "by Renyi divergences",
+    "pure_added": "by adding pure epsilons",
+}
 SAFER = {  # why a kind is chosen that is not the best by its forecast
     Reason.FOREIGN: "public rows differ from these, so {} is chosen: its classifier needs none",
     Reason.GUESSED: "{} is within the error, and gains most if there are more records than guessed",
@@ -33,10 +45,17 @@ def price_line(plan: Plan) -> str:
     """What a plan costs, in one line. Raises BudgetRefused for more than its budget."""
     require_affordable(plan)
     epsilon = f"epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g}"
-    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.up_to(1).releases())
+    caps = ", ".join(released(r.name, r.cap) for r in plan.up_to(1).releases())
     caps += f", in each of {plan.periods} periods" if plan.periods > 1 else ""
     unit = for_unit(plan.unit)
     return f"price: {epsilon} at delta {plan.delta:g}{unit}, for at most {caps}"
+
+
+def released(name: str, count: int) -> str:
+    """So many releases of a name, for a reader."""
+    word = RELEASED.get(name, f"noisy {name}")
+    plural = "es" if word[-1] == "s" else "s"
+    return f"{count:,} {word}{plural if count != 1 else ''}"
 
 
 def weak(epsilon: float) -> str | None:
@@ -121,25 +140,27 @@ def render_plan(shown: dict) -> str:
     guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} ({neighbours})"
     lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
-        lines.append(f"  {name:36} {epsilon:8.3f}")
+        lines.append(f"  {PROOFS.get(name, name):36} {epsilon:8.3f}")
     lines.append("")
     once = [entry for entry in shown["rounds"] if entry["period"] == 1]
+    parts = [*once, *shown["scores"][:1]]
     for number, entry in enumerate(once, start=1):
-        caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
-        asked = f"{entry['queries']} queries" if entry["queries"] else "all public rows"
-        lines.append(
-            f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
-        )
+        caps = ", ".join(released(name, cap) for name, cap in entry["caps"].items())
+        asked = f"{entry['queries']} public rows" if entry["queries"] else "all public rows"
+        sharing = [n for n, other in enumerate(once, start=1) if other["slot"] == entry["slot"]]
+        of = f" in rounds {listed(sharing)} together" if len(sharing) > 1 else ""
+        slot = f" (slot {entry['slot']})" if len({one["slot"] for one in parts}) > 1 else ""
+        lines.append(f"  round {number}{slot}: asks about {asked}, by at most {caps}{of}")
     for entry in shown["scores"][:1]:
-        caps = entry["caps"]["score"]
-        lines.append(f"  score on the private records: slot {entry['slot']} (models: {caps})")
+        models = entry["caps"]["score"]
+        lines.append(f"  score on the private records (slot {entry['slot']}): of {models} model(s)")
     if (several := shown["custodians"]) > 1:
         times = f"{math.sqrt(several):.2f} times the noise of one's"
         lines.append(f"  {several} custodians, each with this budget: their sum has {times}")
     if len(shown["periods"]) > 1:
-        lines += ["", "  period, with the same rounds in slots of its own: epsilon up to it"]
+        lines += ["", "  period, each with these rounds: epsilon spent by then"]
         lines += [f"  {n:8} {epsilon:8.3f}" for n, epsilon in enumerate(shown["periods"], start=1)]
-    slots = {entry["slot"]: entry["solved"] for entry in [*once, *shown["scores"][:1]]}
+    slots = {entry["slot"]: entry["solved"] for entry in parts}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
     later = [entry["solved"] for entry in shown["rounds"] if entry["period"] == 2]
@@ -220,11 +241,20 @@ def sentence(optimum: Optimum[Any]) -> str:
 
 def reason(optimum: Optimum[Any]) -> str:
     """What was chosen, why, and from what rows."""
-    return f"{sentence(optimum)} From {_source(optimum)}; no private record was read."
+    text = f"{sentence(optimum)} From {_source(optimum)}; no private record was read."
+    if optimum.chosen.accuracy < optimum.frequent:
+        text += (
+            "\nwarning: always saying the most frequent class is right more often. Raise epsilon, "
+            "or give expected_records if there are more private rows."
+        )
+    return text
 
 
 def _source(optimum: Optimum[Any]) -> str:
     """The rows of the forecasts and, if another choice is the best by them, why it is not taken."""
+    text = optimum.source
+    if optimum.frequent:
+        text += f"; always the most frequent class is right on {optimum.frequent:.1%} of them"
     if optimum.reason is Reason.BEST:
-        return optimum.source
-    return f"{optimum.source} ({SAFER[optimum.reason].format(optimum.chosen.mechanism.kind)})"
+        return text
+    return f"{text} ({SAFER[optimum.reason].format(optimum.chosen.mechanism.kind)})"

@@ -5,9 +5,16 @@ import numpy as np
 from ...student.asking.public_rows import MIN_LABELLED, PublicRows
 from ...student.linear.labelled import labelled
 from ...wall.features.embedder import unit_length
+from ...wall.labels import LabelSpace
 from .summary import Baselines
 
 MOST = 1_000  # test rows that a regression sees
+
+
+def frequent(space: LabelSpace, truth: np.ndarray) -> tuple[str, float]:
+    """The most frequent class of PUBLIC rows with true classes, int64 [n], and its share."""
+    counts = np.bincount(truth, minlength=len(space.names))
+    return space.names[int(counts.argmax())], float(counts.max() / counts.sum())
 
 
 def baselines(public: PublicRows) -> Baselines | None:
@@ -15,7 +22,6 @@ def baselines(public: PublicRows) -> Baselines | None:
     space, truth = public.task.labels, public.data.test_labels
     if space.kind != "class" or not len(truth):
         return None
-    counts = np.bincount(truth, minlength=len(space.names))
     free = None
     if len(truth) >= MIN_LABELLED:
         chosen = np.random.default_rng(0).permutation(len(truth))[:MOST]
@@ -23,7 +29,7 @@ def baselines(public: PublicRows) -> Baselines | None:
         length = unit_length(public.first, features.shape[1])
         free = labelled(features, truth[chosen], length, len(space.names))
     return Baselines(
-        frequent=(space.names[int(counts.argmax())], float(counts.max() / counts.sum())),
+        frequent=frequent(space, truth),
         public=public.alone(public.first),
         no_privacy=None if free is None else free.right,
     )

@@ -17,7 +17,7 @@ from ...wall.console import Console
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.questions import Round
 from ..config.config import Config
-from ..config.settings import load_config
+from ..config.settings import load_config, may_become
 from .run_folder import RunFolder
 
 # What may change between a run and its resumption.
@@ -36,6 +36,8 @@ def resumed(config: Config, folder: RunFolder) -> Config:
     known, begun = load_config(folder.config), folder.ledger.exists()
     known = known.scheduled(solved(known.schedule))
     chosen = config.chosen(known) if config.open else config
+    if config.open and not may_become(config.mechanism, known.mechanism):
+        chosen = replace(chosen, mechanism=config.mechanism)
     chosen = chosen.scheduled(recorded(chosen.schedule, known.schedule.plan()))
     before, now = _json(known), _json(chosen)
     differing = [name for name in now if before[name] != now[name]]

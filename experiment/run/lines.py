@@ -20,11 +20,11 @@ def round_line(number: int, result: RoundResult, space: LabelSpace) -> str:
     score = {"accuracy": result.label_accuracy, "errors": result.label_errors}
     labels = space.format_score(score)
     if not known and result.estimate is not None:
-        labels = result.estimate.text()
+        labels = "estimated " * result.estimate.known + result.estimate.text()
     score = {"accuracy": result.student_accuracy, "errors": result.student_errors}
     return (
         f"round {number}: {result.answered} of {result.asked} answered, labels {labels}, student "
-        f"{space.format_score(score)}, epsilon so far {result.epsilon_reading:.3f} (a reading)"
+        f"{space.format_score(score)}, about epsilon {result.epsilon_reading:.3f} spent so far"
     )
 
 
@@ -75,7 +75,8 @@ def period_lines(summary: Summary) -> list[str]:
 
 def _period_line(period: PeriodResult) -> str:
     right = period.test_accuracy
-    text = f"period {period.period}: epsilon {period.epsilon} up to it, {period.left} left, "
+    text = f"period {period.period}: epsilon {period.epsilon} spent by then, "
+    text += f"{period.left} periods left, "
     text += "no test rows" if right is None else f"test {right:.2%}"
     return text if period.private_score is None else f"{text}; {period.private_score.text()}"
 

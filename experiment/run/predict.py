@@ -11,12 +11,12 @@ import torch
 
 from ...student.asking.ask import ask
 from ...student.asking.asking_round import AskingRound
-from ...student.asking.boosted import TREES, boosted
+from ...student.asking.boosted import boosted
 from ...student.asking.features import (
-    BINS,
     PublicFeatures,
     extractor_of_round,
     first_extractor,
+    of_rows,
     whitened,
 )
 from ...student.asking.public_rows import PublicRows
@@ -73,8 +73,7 @@ def predict(
     torch.set_num_threads(settings.threads)
     task, form = describe(side.data), schedule.mechanism_of(1).query_form
     asked = _rows(queries, task)
-    cut = settings.features in (BINS, TREES)
-    learns = settings.whiten or cut or form.matrix or form.basis
+    learns = settings.whiten or of_rows(settings.features) or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
     labels = public.labels if public and settings.taught else None
     trees = None if public is None else boosted(public.inputs, labels, task.num_classes)

@@ -18,6 +18,7 @@ from ...wall.console import Console
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.questions import MatrixForm
 from ..config.config import Config
+from ..config.settings import may_become
 from ..config.tuning import SCORE
 from .teachers import budget_of, keys_of
 
@@ -48,6 +49,9 @@ def served(config: Config, plan: Plan) -> Config:
         raise InvalidInput("budget.epsilon", rule, config.budget.epsilon)
     slots = plan.up_to(1).slots
     mechanism, *others = map(from_slot, slots)
+    if not may_become(config.mechanism, mechanism):
+        rule = f"left out, as the service's plan has its own: {mechanism.kind}"
+        raise InvalidInput("mechanism", rule, vars(config.mechanism))
     score = others.pop() if others and others[-1].scores else None
     if others:
         raise LedgerMismatch("the service has several mechanisms. Ask for its configuration.")

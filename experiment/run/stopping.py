@@ -151,7 +151,7 @@ class Watch:
             return ""
         return (
             f"about {self.guess} records (expected_records) do not show above the noise of a "
-            f"count, {self._noise:.0f}, so the run goes on if there are none"
+            f"count, {self._noise:.0f}, so the run goes on even if there are none"
         )
 
     def use_extractor(self, spec: ExtractorSpec) -> None:

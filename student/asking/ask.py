@@ -108,17 +108,18 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     if estimate.by == UNKNOWN:
         remarks.append(
             "the released counts do not tell the records from none, so nothing is known of the "
-            f"labels, and nothing is left of the round to ask again. {labels.causes}"
+            "labels, and nothing is left of the round to ask again. Either the noise hides so few "
+            f"records, and a larger epsilon shows them, or they are not read. {labels.causes}"
         )
     if estimate.why == FOREIGN:
-        remarks.append(f"private rows differ from the public ones: {FOREIGN}")
+        remarks.append(f"{FOREIGN}, so nothing tells how many labels are right")
     # Labels that are right so often are not hardly known
     share = len(estimate.few) / max(len(labels.names), 1)
     if estimate.few and not (estimate.known and estimate.right > 1 - share / 2):
         few = listed(f"{labels.names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
-            f"classes with too few records for this epsilon: {few}. Their labels are hardly "
-            "known: merge them with others, raise epsilon, or see by `labelwall data` if they are "
+            f"classes whose records hardly show at this epsilon: {few}. Their labels may be wrong: "
+            "merge them with others, raise epsilon, or see by `labelwall data` if they are "
             "written otherwise"
         )
     return remarks

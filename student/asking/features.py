@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from ...wall.computing import Computing
 from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput
+from ...wall.feature_maps import MAPS, FeatureMap
 from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
@@ -30,10 +31,6 @@ from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
 from ..public_settings import IMAGENET, STAGES, TIMM, FirstFeatures
 from .boosted import TREES, Boosted, lacking
 
-FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
-BINS, ALL_BINS = "bins", 1024  # the same
-MOST_BINS, QUANTILES = (64, 32, 16, 8), 16  # bins of a column
-LARGEST_FLOAT = float(np.finfo(np.float32).max)
 KEPT = 8  # two kinds of rows by two networks, and the axes of both
 STORED = 16  # of them in the user's cache
 
@@ -150,29 +147,25 @@ def first_extractor(
 ) -> ExtractorSpec:
     """The features of the first round, before they are whitened.
 
-    ``rows``: PUBLIC ones, float32 [n, d], which bins are cut by; ``trees``: of the labels of PUBLIC
-    rows, for features of this name. Other features need neither.
+    ``rows``: PUBLIC ones, float32 [n, d], for maps that follow from them; ``trees``: of the labels
+    of PUBLIC rows, for features of this name. Other features need neither.
     Raises InvalidInput if they do not fit the inputs, MissingData if weights are missing.
     """
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
         name = "hog" if images else "raw"
-    if (name in ("raw", "box", FOURIER, BINS, TREES)) == images:
+    if (name in (of_vectors := ("raw", "box", *MAPS, TREES))) == images:
         networks = f"efficientnet_lite2, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, raw, box, fourier, bins or trees for feature vectors"
+        rule = f"hog, {networks} for images, {', '.join(of_vectors)} for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
         return box_extractor(first.box, task)
-    if name == FOURIER:
-        return _fourier_extractor(task)
-    if name == BINS:
-        if rows is None:
-            raise InvalidInput("features", "not bins where no public rows are read", name)
-        return _bins_extractor(task, rows)
+    if name in MAPS:
+        return _mapped(MAPS[name], task, rows)
     if name == TREES:
         if trees is None:
             raise lacking()
-        return _beside_columns(TREES, trees.tensors, trees.held.shape[1], task)
+        return _by_tensors(TREES, trees.tensors, task.input_shape[0] + trees.held.shape[1], task)
     if name in (*IMAGENET, STAGES):
         from ...wall.networks import efficientnet_lite  # torch
 
@@ -185,80 +178,42 @@ def first_extractor(
     return ExtractorSpec(name, task.input_shape, task.num_classes)
 
 
-def _fourier_extractor(task: Task) -> ExtractorSpec:
-    """Random Fourier features of vectors whose entries have a deviation of about 1.
-
-    Their products are about half the Gaussian kernel of half the median distance of such rows,
-    sqrt(2 d) / 2. The projections are the same in every run.
-    """
-    (dimensions,), rng = task.input_shape, np.random.default_rng(0)
-    weight = rng.normal(0, 2 / math.sqrt(2 * dimensions), (FOURIER_FEATURES, dimensions))
-    bias = rng.uniform(0, 2 * math.pi, FOURIER_FEATURES)
-    trunk = {"trunk.weight": weight, "trunk.bias": bias}
-    content = _network(trunk, FOURIER_FEATURES, task.num_classes)
-    scale = RAW_UNIT * math.sqrt(FOURIER_FEATURES)
-    return ExtractorSpec(FOURIER, task.input_shape, task.num_classes, content, scale=scale)
+def _mapped(known: FeatureMap, task: Task, rows: np.ndarray | None) -> ExtractorSpec:
+    """The network of a map, with its tensors from PUBLIC rows, float32 [n, d]."""
+    (columns,) = task.input_shape
+    if known.of_rows and rows is None:
+        rule = f"not {known.name} where no public rows are read"
+        raise InvalidInput("features", rule, known.name)
+    given = np.zeros((0, columns), np.float32) if rows is None else rows
+    tensors = known.tensors(columns, given[np.isfinite(given).all(axis=1)])
+    return _by_tensors(known.name, tensors, known.trunk(columns)[1], task)
 
 
-def _bins_extractor(task: Task, rows: np.ndarray) -> ExtractorSpec:
-    """Vectors beside bins of their entries, which are cut by PUBLIC rows, float32 [n, d].
-
-    All bins of a column together have the variance that it has: 1.
-    """
-    (columns,), finite = task.input_shape, rows[np.isfinite(rows).all(axis=1)]
-    cuts = [_cuts(finite, most) for most in MOST_BINS]
-    edges = next((each for each in cuts if sum(len(e) + 1 for e in each) <= ALL_BINS), [])
-    weight = np.zeros((ALL_BINS, columns), dtype=np.float32)
-    lower, upper, height = np.zeros((3, ALL_BINS), dtype=np.float32)
-    first = 0
-    for column, own in enumerate(edges):
-        if not len(own):
-            continue
-        bins = slice(first, first + len(own) + 1)
-        place = own.searchsorted(finite[:, column], "right")
-        shares = np.bincount(place, minlength=len(own) + 1) / len(finite)
-        weight[bins, column] = 1.0
-        lower[bins], upper[bins] = [-LARGEST_FLOAT, *own], [*own, LARGEST_FLOAT]
-        height[bins] = 1 / math.sqrt(1 - float((shares**2).sum()))
-        first = bins.stop
-    tensors = {"weight": weight, "lower": lower, "upper": upper, "height": height}
-    return _beside_columns(BINS, tensors, ALL_BINS, task)
-
-
-def _beside_columns(
-    name: str, tensors: dict[str, np.ndarray], added: int, task: Task
+def _by_tensors(
+    name: str, tensors: Mapping[str, np.ndarray], width: int, task: Task
 ) -> ExtractorSpec:
-    """The network of that name, which gives vectors with so many columns ``added``."""
-    width = task.input_shape[0] + added
-    content = _network({f"trunk.{name}": v for name, v in tensors.items()}, width, task.num_classes)
+    """The network of that name and width, whose last layer is not used."""
+    classes = task.num_classes
+    head = {"head.weight": np.zeros((classes, width)), "head.bias": np.zeros(classes)}
+    known = {f"trunk.{part}": values for part, values in tensors.items()} | head
+    content = safetensors.numpy.save({k: v.astype(np.float32) for k, v in known.items()})
     scale = RAW_UNIT * math.sqrt(width)
     return ExtractorSpec(name, task.input_shape, task.num_classes, content, scale=scale)
 
 
-def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:
-    """Edges between the bins of each column of PUBLIC rows, float32. There is one bin for each of
-    at most ``most`` values, quantiles of more; none for two values, which say all themselves.
-    """
-    cuts = []
-    for entries in rows.T:
-        values = np.unique(entries)
-        edges = (values[1:] + values[:-1]) / 2 if len(values) > 2 else values[:0]
-        if len(values) > most:
-            parts = min(QUANTILES, most)
-            edges = np.unique(np.quantile(entries, np.arange(1, parts) / parts))
-        cuts.append(edges.astype(np.float32))
-    return cuts
+def stepped(features: str) -> bool:
+    """Whether features have steps, which another network smooths."""
+    return features == TREES or (features in MAPS and MAPS[features].stepped)
 
 
-def _network(trunk: dict[str, np.ndarray], width: int, classes: int) -> bytes:
-    """The file of a network by name, whose last layer is not used."""
-    head = {"head.weight": np.zeros((classes, width)), "head.bias": np.zeros(classes)}
-    return safetensors.numpy.save({k: v.astype(np.float32) for k, v in {**trunk, **head}.items()})
+def of_rows(features: str) -> bool:
+    """Whether features follow from PUBLIC rows even before they are whitened."""
+    return features == TREES or (features in MAPS and MAPS[features].of_rows)
 
 
 def axes_a_row(features: str) -> float:
     """Axes for each public row that a linear classifier looks at, at most."""
-    return CURVED_AXES_BY_ROWS if features in (FOURIER, BINS) else AXES_BY_ROWS
+    return CURVED_AXES_BY_ROWS if features in MAPS else AXES_BY_ROWS
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:

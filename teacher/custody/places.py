@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...wall.datasets.data_config import SPLITS, DataConfig
-from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
+from ...wall.datasets.data_config import ID, SPLITS, DataConfig
+from ...wall.datasets.tables import read_table
+from ...wall.errors import InvalidInput, LedgerMismatch, MissingData, require_known
 from ...wall.files import ROWS, whole
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
@@ -85,10 +86,21 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
 
 
 def require_there(data: DataConfig) -> None:
-    """Raise MissingData if nothing is where the private rows are to be; opens nothing."""
+    """Raise MissingData if nothing is where the private rows are to be.
+
+    InvalidInput if their table lacks the column of ids or of persons that is named. The names of
+    its columns are public.
+    """
     if data.private is not None and not Path(data.private).exists():
         rule = "an existing file or folder"
         raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
+    named = {"data.id": data.id * (data.id != ID), "data.person": data.person}
+    if data.source != "table" or not any(named.values()):
+        return
+    field, path = ("data.path", data.path) if data.split else ("data.private", data.private)
+    columns = read_table(field, path).columns
+    for name, column in named.items():
+        require_known(name, [column] * bool(column), columns, "a column of the private rows")
 
 
 def require_budget(side: PrivateSide) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -38,7 +38,6 @@ class AttributeVotes(NoisySum):
     records are sampled. No query is screened.
 
     Class attributes:
-        limit: the field with the largest number of voters.
     """
 
     tau: int = count(
@@ -64,7 +63,7 @@ class AttributeVotes(NoisySum):
     label_space = "attributes"
     noise_field = "sigma_vote"
     grid = GRID
-    limit: ClassVar[str] = "k"
+    limit = "k"
 
     @property
     def sensitivity(self) -> float:

@@ -48,6 +48,7 @@ class Mechanism(metaclass=ABCMeta):
         sampled: whether each release looks at a new Poisson sample of the records (``rate``).
         scores: whether it is a private score of a public model, and answers nothing.
         rehearsed: whether rehearsals on public rows can find its settings.
+        limit: the field that no count of votes exceeds, if there is one.
         leaves_classifier: whether its sums leave a classifier beside the student.
     """
 
@@ -61,6 +62,7 @@ class Mechanism(metaclass=ABCMeta):
     scores: ClassVar[bool] = False
     leaves_classifier: ClassVar[bool] = False
     rehearsed: ClassVar[bool] = False
+    limit: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for a field out of its range; kinds add rules between fields."""
@@ -122,9 +124,9 @@ class Mechanism(metaclass=ABCMeta):
         """
         return None
 
-    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+    def sized_for(self, records: int, classes: int, rows: int, votes: int | None) -> Self:
         """With the settings that follow from a PUBLIC guess of the number of ``records``, and from
-        the numbers of classes and of public ``rows``.
+        the numbers of classes and of public ``rows``. ``votes``: ``limit``, where it is given.
         """
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from pydantic import Discriminator, Tag
@@ -64,10 +64,16 @@ class Auto(Mechanism):
     Args:
         kind: `auto`: mechanism, features and their settings are searched for on public rows.
         among: the kind that is searched alone; all that fit the labels when null.
+        given: settings of that kind by name, which the search keeps.
     """
 
     kind: Literal["auto"] = "auto"
     among: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.given and self.among is None:
+            raise InvalidInput("mechanism.given", "left out without mechanism.among", self.given)
 
     stages = ()
     open = True

@@ -213,7 +213,7 @@ class ReverseKnn(Histogram):
 
     rehearsed = True
 
-    def sized_for(self, records: int, classes: int, rows: int) -> Self:
+    def sized_for(self, records: int, classes: int, rows: int, votes: int | None) -> Self:
         return replace(self, centroids=min(self.centroids, max(1, rows // ROWS_A_CELL)))
 
     @property

@@ -53,7 +53,6 @@ class Screened(Mechanism):
         aggregate: the name of the answer's release.
         noise_field: the field with the scale of the answer's noise.
         sensitivity: bound on how far one record moves what that noise is added to.
-        limit: the field that no count exceeds.
     """
 
     if TYPE_CHECKING:  # a field of the kinds that screen
@@ -62,7 +61,7 @@ class Screened(Mechanism):
     aggregate: ClassVar[str]
     noise_field: ClassVar[str] = "sigma_vote"
     sensitivity: ClassVar[float] = 1.0
-    limit: ClassVar[str] = "k"
+    limit = "k"
     persons = True
 
     @property
@@ -204,8 +203,8 @@ class SampledVotes(Votes):
     sampled = True
     rehearsed = True
 
-    def sized_for(self, records: int, classes: int, rows: int) -> Self:
-        votes = max(1, records // (2 * classes))
+    def sized_for(self, records: int, classes: int, rows: int, votes: int | None) -> Self:
+        votes = votes or max(1, records // (2 * classes))
         return self.sized(votes, 1.0, records, threshold=votes // 2)
 
     @abstractmethod
@@ -321,8 +320,8 @@ class Pate(Votes):
 
     limit = "teachers"
 
-    def sized_for(self, records: int, classes: int, rows: int) -> Self:
-        return replace(self, teachers=teachers_of(records))
+    def sized_for(self, records: int, classes: int, rows: int, votes: int | None) -> Self:
+        return replace(self, teachers=votes or teachers_of(records))
 
     @property
     def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int]]:
@@ -383,7 +382,7 @@ class ConfidentGnmax(Pate):
     sigma_vote: float | None = noise_scale("every class's count")
     screen_ratio: float = ratio()
 
-    def sized_for(self, records: int, classes: int, rows: int) -> Self:
-        teachers = teachers_of(records)
+    def sized_for(self, records: int, classes: int, rows: int, votes: int | None) -> Self:
+        teachers = votes or teachers_of(records)
         threshold = teachers * self.threshold // self.teachers
         return replace(self, teachers=teachers, threshold=threshold)

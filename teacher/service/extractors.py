@@ -13,7 +13,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import Embedder
 from ...wall.messages import ExtractorSpec
-from ...wall.networks import PRETRAINED, TIMM
+from ...wall.networks import NETWORKS, PRETRAINED, TIMM
 from ...wall.wire import decode_extractor
 from ..records.embedding_cache import cache_name
 from .callers import OneAtATime
@@ -23,6 +23,7 @@ from .service_config import ANY, MIB, Settings
 MAX_EXTRACTORS = 8  # kept in memory
 MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
+OWN = (*dict.fromkeys((*NO_NETWORKS, *NETWORKS)),)  # what a service accepts unless it is told
 
 
 def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> ExtractorSpec:
@@ -30,8 +31,9 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
     config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
     network = re.sub(f"^{PRETRAINED}", TIMM, spec.network)
-    if ANY not in config.accepted and network not in config.accepted:
-        rule = f"one of {', '.join(config.accepted)}"
+    names = OWN if config.backbones is None else config.backbones
+    if ANY not in names and network not in names:
+        rule = f"one of {', '.join(names)}"
         cure = "The custodian's setting `service.backbones` lists them."
         raise InvalidInput("extractor.backbone", rule, network, cure)
     shapes, expected = (spec.input_shape, spec.num_classes), (task.input_shape, task.num_classes)

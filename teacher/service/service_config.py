@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
-_VECTORS = "raw box mlp linear fourier bins trees"
-_IMAGES = "hog small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3"
-_LITES = [f"efficientnet_lite{size}{stages}" for size in (0, 2) for stages in ("", "_stages")]
-OWN_BACKBONES = (*_VECTORS.split(), *_IMAGES.split(), *_LITES)
 ANY = "any"  # in place of a backbone's name
 RANGES = {
     "port": (0, 65535),
@@ -61,11 +57,6 @@ class ServiceConfig:
     connections_by_address: int = 128
     budget: Literal["shared", "per_analyst"] = "shared"
     backbones: list[str] | None = None
-
-    @property
-    def accepted(self) -> Sequence[str]:
-        """``backbones`` by name."""
-        return OWN_BACKBONES if self.backbones is None else self.backbones
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

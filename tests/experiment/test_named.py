@@ -1,5 +1,6 @@
-"""Every mechanism runs on one's own rows by `--mechanism.kind KIND` alone."""
+"""Every mechanism runs on one's own rows by `--mechanism.kind KIND`, alone or with settings."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.sums import Score
+from labelwall.teacher.mechanisms.sums import PrivateLinear, Score
 from tests.experiment import tiny
-from tests.experiment.checks import named, summary
+from tests.experiment.checks import check_one_error, named, shown, summary
 
 pytestmark = pytest.mark.usefixtures("folder")
 SMALL = ["--student.steps", "5", "--student.doubtful_folds", "0", "--threads", "1"]
@@ -114,3 +117,68 @@ def test_other_labels(labels: str) -> None:
 def test_kinds_that_are_rehearsed_are_those_with_candidates() -> None:
     planned = {kind for kind, plan in PLANNERS.items() if plan is not None}
     assert planned == {kind for kind, known in MECHANISMS.items() if known.rehearsed}
+
+
+GIVEN = {
+    "private_linear": ("steps", "3"),
+    "reverse_knn": ("centroids", "7"),
+    "private_knn": ("k", "20"),
+    "private_radius": ("share", "0.2"),
+    "ind_knn": ("threshold", "0.5"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_rehearsal_keeps_given_settings_and_finds_the_others(kind: str, capsys) -> None:
+    name, value = GIVEN[kind]
+    command = ["plan", *ROWS["vectors"](), "--mechanism.kind", kind, f"--mechanism.{name}", value]
+    command += ["--expected_records", "2000", "--epsilon", "4", "--threads", "1"]
+    candidates = json.loads(shown(capsys, *command, "--json"))["candidates"]
+    tried = [candidate["mechanism"] for candidate in candidates]
+    assert {(fields["kind"], str(fields[name])) for fields in tried} == {(kind, value)}
+    different = {json.dumps((known["view"], known["mechanism"])) for known in candidates}
+    assert len(different) == len(tried) > 1
+
+
+def test_given_noise_stays_and_prices_the_plan(capsys) -> None:
+    noisy = [*ROWS["vectors"](), "--mechanism.kind", "private_linear"]
+    noisy += ["--mechanism.noise_multiplier", "40", "--out", "chosen.yaml"]
+    assert pipeline.main(["plan", *noisy]) == 0
+    chosen = load_config(Path("chosen.yaml")).mechanism
+    assert isinstance(chosen, PrivateLinear)
+    assert chosen.noise_multiplier == 40
+    assert chosen.axes is not None
+    noisy[-3:] = ["0.5", "--out", "other.yaml"]
+    check_one_error(["plan", *noisy], "`budget.epsilon` must be", capsys)
+
+
+def test_other_given_settings_are_another_run(capsys) -> None:
+    run = ["run", *SMALL, *ROWS["vectors"](), "--mechanism.kind", "private_linear"]
+    steps = [*run, "--mechanism.steps", "2"]
+    assert pipeline.main(steps) == 0
+    assert pipeline.main(steps) == 0
+    check_one_error([*run, "--mechanism.steps", "3"], "other settings (mechanism", capsys)
+    check_one_error([*run, "--mechanism.kind", "reverse_knn"], "other settings", capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "mentioned"),
+    [
+        ("private_linear --mechanism.step 3", "Did you mean `mechanism.steps`?"),
+        ("private_linear --mechanism.steps 0", "`mechanism.steps` must be"),
+        ("private_linear --mechanism.steps few", "`mechanism.steps` must be"),
+        ("private_knn --mechanism.threshold 400", "`mechanism.threshold` must be"),
+    ],
+)
+def test_a_given_setting_that_is_none_is_refused(words: str, mentioned: str, capsys) -> None:
+    command = ["plan", *ROWS["vectors"](), "--mechanism.kind", *words.split()]
+    check_one_error(command, mentioned, capsys)
+
+
+@pytest.mark.parametrize("kind", ["private_knn", "confident_gnmax"])
+def test_without_labels_to_rehearse_on_a_threshold_follows_what_is_given(kind, monkeypatch) -> None:
+    monkeypatch.setitem(SPLITS, "test", 30)
+    limit = MECHANISMS[kind].limit
+    options = [*ROWS["vectors"](), "--mechanism.kind", kind, f"--mechanism.{limit}", "20"]
+    fields = parse(options, "plan")[0].mechanism.fields()
+    assert (fields[limit], 5 <= fields["threshold"] <= 16) == (20, True)

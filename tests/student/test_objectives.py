@@ -1,6 +1,5 @@
 """Objectives by name, and the one that CONTRIBUTING.md adds."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +9,15 @@ from labelwall.experiment.config.settings import build
 from labelwall.student.objectives import OBJECTIVES, Objective
 from labelwall.student.student_config import StudentConfig
 from labelwall.wall.errors import InvalidInput
-from tests.programs import REPOSITORY
+from tests.pages import example
 from tests.student.cases import CONFIG, TASKS
 
 
 @pytest.fixture
 def added(monkeypatch) -> str:
     """The name of the page's objective, which is registered."""
-    page = (REPOSITORY / "CONTRIBUTING.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page.partition("## Add an objective")[2], re.S)
-    assert len(code.splitlines()) <= 20
     known: dict = {"Objective": Objective}
-    exec("from __future__ import annotations\n" + code, known)
+    exec(example("Add an objective", most=20), known)
     (objective,) = (k for k in known.values() if isinstance(k, type) and k is not Objective)
     monkeypatch.setitem(OBJECTIVES, objective.name, objective())
     return objective.name

@@ -2,6 +2,7 @@
 public weights of a package and of timm, every tensor in its place."""
 
 import pickle
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -11,11 +12,14 @@ import timm
 import torch
 from torch import nn
 
+from labelwall.student.train import outputs
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.features.embedder import Embedder, integers
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.preprocessing import Preprocessing
+from tests.pages import example
+from tests.student import cases
 
 IMAGE, CLASSES = (28, 28, 1), 10
 MEAN, STD = (0.13,), (0.31,)
@@ -310,3 +314,25 @@ def test_networks_of_a_side_and_side_by_side_have_the_published_ones_name() -> N
         shapes[name] = inner.head.in_features
     single, both = shapes.values()
     assert both == 2 * single
+
+
+@pytest.fixture
+def added(monkeypatch) -> str:
+    """The name of the backbone of CONTRIBUTING.md, which is registered."""
+    known: dict = {"torch": torch, "nn": nn, "Backbone": networks.Backbone}
+    exec(example("Add a backbone", most=40), known)
+    monkeypatch.setitem(networks.OF_VECTORS, "residual", known["residual"])
+    return "residual"
+
+
+@pytest.mark.parametrize("kind", cases.TASKS)
+def test_the_backbone_of_the_page_learns_from_each_kind(added, kind: str, tmp_path) -> None:
+    task = cases.TASKS[kind]
+    config = replace(cases.CONFIG, backbone=added, objective="supervised")
+    trained = task.train(tmp_path, config)
+    logits = outputs(task.pool.spec(added, trained.weights), task.test_x)
+    score = task.pool.labels.score(task.pool.labels.predict(logits), task.test_y)
+    right = score["accuracy"] if kind != "values" else score["errors"]["r2"]
+    assert right > 0.75
+    with pytest.raises(InvalidInput, match="a convolutional network for images"):
+        networks.build(added, input_shape=IMAGE, num_classes=3)

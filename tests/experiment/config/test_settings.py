@@ -73,7 +73,8 @@ UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
         (
             RUN,
             ["--mechanism.kind", "private_knn", "--mechanism.teachers", "1"],
-            "unknown setting `mechanism.teachers`. Valid names: threshold, ",
+            "unknown setting `mechanism.teachers`. `mechanism.teachers` is a setting with "
+            "--mechanism.kind lnmax, gnmax, confident_gnmax, gnmax_attributes.",
         ),
         (
             ROUNDS.replace("teachers", "teacherz"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.service import extractors
 from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.features.network import network_of
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
@@ -175,8 +176,9 @@ def test_the_table_can_pass(running):
 
 
 def test_a_service_takes_every_network_by_itself_released_or_as_decisions():
-    taken = set(ServiceConfig().accepted)
+    taken = set(extractors.OWN)
     assert taken == {"hog", "raw", "box", *NETWORKS}
+    assert len(extractors.OWN) == len(taken)
     for prefix in ("", *DECIDED.values(), RELEASED, CLASS + RELEASED):
         assert ExtractorSpec(f"{prefix}linear", (4,), 3).network in taken
     for name in ("timm/resnet18", f"{RELEASED}{CLASS}linear", f"{CLASS}{CLASS}linear"):
