@@ -58,9 +58,9 @@ class Fourier(FeatureMap):
     name = "fourier"
 
     def trunk(self, columns: int) -> tuple[nn.Module, int]:
-        from .layers import Fourier as Cosines
+        from .layers import FourierLayer
 
-        return Cosines(columns, FOURIER_FEATURES), FOURIER_FEATURES
+        return FourierLayer(columns, FOURIER_FEATURES), FOURIER_FEATURES
 
     def tensors(self, columns: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(0)  # noqa: TID251 - projections, which are public
@@ -77,9 +77,9 @@ class Bins(FeatureMap):
     name, of_rows, stepped = "bins", True, True
 
     def trunk(self, columns: int) -> tuple[nn.Module, int]:
-        from .layers import Bins as Heights
+        from .layers import BinsLayer
 
-        return Heights(columns, ALL_BINS), columns + ALL_BINS
+        return BinsLayer(columns, ALL_BINS), columns + ALL_BINS
 
     def tensors(self, columns: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         cuts = [_cuts(rows, most) for most in MOST_BINS]

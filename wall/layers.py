@@ -72,14 +72,14 @@ class Decision(nn.Module):
         return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
 
 
-class Fourier(nn.Linear):
+class FourierLayer(nn.Linear):
     """Cosines of random projections of vectors (Rahimi and Recht 2007)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cos(super().forward(x))
 
 
-class Bins(nn.Module):
+class BinsLayer(nn.Module):
     """Vectors, and beside them the heights of the bins that projections of them are in, or 0."""
 
     def __init__(self, columns: int, count: int) -> None:
