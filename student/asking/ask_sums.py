@@ -41,7 +41,7 @@ def ask_sums(asked: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | No
         clip=form.clip,
         steps=form.steps + 1 if again else form.steps,
         gain=form.gain,
-        alike=asked.folder is None,
+        alike=asked.folder is None or asked.drawn,
     )
     earlier = None if asked.last is None else stored_fit(asked.last, asked.extractor.sha256())
     model = fit(ask, features, how, asked.known, earlier, again)
@@ -52,7 +52,7 @@ def ask_sums(asked: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | No
         return Answers(labels, refused, join_receipts(receipts)), None
     says: Says = model.says
     estimate = None if asked.folder is None else by_model(model, form, features)
-    if form.labels == "class":
+    if form.labels == "class" and not asked.drawn:
         says = with_neighbours(says, features)
     asked.store(model, says)
     labels, outcomes = model.to_labels(says(asked.to_label), form.margin)
