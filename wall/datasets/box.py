@@ -47,13 +47,17 @@ def drawn_rows(cells: Cells, count: int) -> dict[str, np.ndarray]:
 
 def _between(name: str, ends: list[str], count: int) -> np.ndarray:
     """Cells at equal steps from the low to the high end, which say how the column is written."""
+    rule = "[low, high], two numbers or two dates with low < high, for each column"
+    bad = InvalidInput("data.ranges", rule, f"{name}: {ends}")
+    if len(ends) != 2:
+        raise bad
     cells = np.array(ends, dtype=object)
     (column,) = encoding_of({name: cells}).columns
-    measured = column.kind in ("number", "date") and not column.gaps and len(ends) == 2
-    low, high = column.entries(cells)[:, 0] if measured else (0.0, 0.0)
+    if column.kind not in ("number", "date") or column.gaps:
+        raise bad
+    low, high = column.entries(cells)[:, 0]
     if not low < high:
-        rule = "[low, high], two numbers or two dates with low < high, for each column"
-        raise InvalidInput("data.ranges", rule, f"{name}: {ends}")
+        raise bad
     between = np.linspace(low, high, count).astype(object)
     if column.kind == "date":
         days = [datetime.fromtimestamp(day * DAY, UTC) for day in between]

@@ -16,6 +16,7 @@ from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress, no_progress
+from . import medical
 from .data_config import DataConfig, PublicData, Task, no_names
 from .folders import constant_order, is_hidden, list_files
 from .shapes import shapes
@@ -24,7 +25,10 @@ from .tables import read_lines
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"
 BY_PATH = "path"  # a value of data.person
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"),
+    *medical.SUFFIXES,
+)
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
 DEEPEST = 65535.0  # white in these, if nothing else is said
@@ -87,13 +91,18 @@ def is_image(path: str) -> bool:
 
 
 def image_files(field: str, root: Path) -> list[str]:
-    """The images in a PUBLIC folder, sorted. Raises InvalidInput if there is none."""
+    """The images in a PUBLIC folder, sorted.
+
+    Raises InvalidInput if there is none, MissingData if a package is missing that reads them.
+    """
     files = list_files(root)
     images = [path for path in files if is_image(path)]
     if not images:
         others = listed(sorted({Path(path).suffix or path for path in files}))
         rule = f"a folder with images ({', '.join(SUFFIXES)})"
         raise InvalidInput(field, rule, f"{root}: {others or 'no files'}")
+    if any(map(medical.is_medical, images)):
+        medical.require_packages()
     return images
 
 
@@ -137,11 +146,13 @@ def read_images(
 
 
 def open_image(path: Path) -> Image.Image:
-    """An image file of which the header alone is read.
+    """An image file of which the header alone is read; of DICOM and NIfTI the middle slice.
 
     Raises ValueError for a pipe, which would be waited for, and for more than MAX_PIXELS; otherwise
     whatever the decoder raises.
     """
+    if medical.is_medical(path):
+        return medical.open_slice(path, MAX_PIXELS)
     image = Image.open(path, formats=FORMATS) if path.is_file() else None
     if image is None or image.width * image.height > MAX_PIXELS:
         raise ValueError("no image, or one of too many pixels")
