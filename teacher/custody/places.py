@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...wall.datasets.data_config import SPLITS, DataConfig
+from ...wall.datasets.data_config import DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, whole
 from ..custodian import LEDGER, LOCK
@@ -49,7 +49,7 @@ def identity(data: DataConfig) -> dict[str, Any]:
     """Which rows a directory answers for: links and dots in paths make no other data set."""
     settings = asdict(data)
     del settings["download"]
-    places = {name: settings[name] for name in (*SPLITS, "path") if settings[name]}
+    places = {name: place for name, place in {**data.places, "path": data.path}.items() if place}
     return settings | {name: str(Path(path).resolve()) for name, path in places.items()}
 
 

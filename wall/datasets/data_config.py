@@ -156,8 +156,7 @@ class DataConfig:
         if facts is None:
             raise InvalidInput("data.source", f"one of {', '.join(SOURCES)}", self.source)
         require_encoder(self.text_features)
-        places = {f"data.{split}": vars(self)[split] for split in SPLITS}
-        require_apart(**places | ({"data.public": None} if self.draws else {}))
+        require_apart(**{f"data.{split}": place for split, place in self.places.items()})
         self._check_drawn()
         if self.source == "arrays" and self.path and os.path.isdir(self.path):
             require_apart(**{f"{n}_x": os.path.join(self.path, f"{n}_x.npy") for n in SPLITS})
@@ -186,6 +185,12 @@ class DataConfig:
     def draws(self) -> bool:
         """Whether public rows are drawn, since there are none."""
         return self.public in (BOX, SHAPES)
+
+    @property
+    def places(self) -> dict[str, str | None]:
+        """Places of the splits' rows; drawn rows have none."""
+        drawn = {"public": None} if self.draws else {}
+        return {split: vars(self)[split] for split in SPLITS} | drawn
 
     @property
     def drawn_from(self) -> str:

@@ -291,8 +291,7 @@ def describe(config: DataConfig) -> Task:
 
 def require_unlinked(config: DataConfig) -> None:
     """Raise InvalidInput if a link in a PUBLIC folder leads to the private rows."""
-    public = None if config.draws else config.public
-    for split, root in (("public", public), ("test", config.test)):
+    for split, root in [*config.places.items()][1:]:
         for folder, folders, files in walk(Path(root)) if root and os.path.isdir(root) else ():
             for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
                 config.require_public(f"a link in data.{split}", name)
