@@ -14,7 +14,7 @@ from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named, summary
 from tests.experiment.test_own_data import QUICK
 
-DECLARED = ["--public", "box", "--data.drawn", "500", "--label", "kind"]
+DECLARED = ["--public", "box", "--data.drawn", "200", "--label", "kind"]
 COLUMNS = [f"x{number}" for number in range(tiny.DIMENSIONS)]
 RANGES = ["--data.ranges", json.dumps(dict.fromkeys(COLUMNS, (-4, 6)))]
 CLASSES = ["--data.classes", "[c0, c1, c2]"]
@@ -46,12 +46,12 @@ def run(*args: str) -> int:
 def test_a_table_by_its_test_rows(tables: dict[str, str], capsys) -> None:
     assert run(*named(tables), *DECLARED) == 0
     said = "".join(capsys.readouterr())
-    check_told(said, "500 public rows are drawn from the test rows, each column by itself")
+    check_told(said, "200 public rows are drawn from the test rows, each column by itself")
     assert "its released classifier is taken for the student" in said
     assert "labels unknown (public rows are drawn, so that none has a right label)" in said
     told = summary()
     assert told["test_accuracy"] > 0.7
-    assert told["public_rows"] == 500
+    assert told["public_rows"] == 200
     command = ["classify", "--student", "out", "--vectors", "test.csv", "--out", "labels.csv"]
     assert pipeline.main(command) == 0
     # The same run, from another place, goes on; other test rows would be other public ones
@@ -68,7 +68,7 @@ def test_a_table_by_its_declaration_alone(tables: dict[str, str], capsys) -> Non
     del tables["test"]
     assert run(*named(tables), *DECLARED, *RANGES, *CLASSES) == 0
     said = "".join(capsys.readouterr())
-    check_told(said, "500 public rows are drawn from data.ranges (x0, x1")
+    check_told(said, "200 public rows are drawn from data.ranges (x0, x1")
     assert summary()["private_score"]["right"] > 0.7
 
 
@@ -81,6 +81,7 @@ def test_a_method_is_rehearsed_on_drawn_rows(folder: Path) -> None:
     assert price.fields["candidates"][0]["mechanism"]["kind"] == "private_linear"
 
 
+@pytest.mark.slow
 def test_images_by_shapes(folder: Path, capsys) -> None:
     rng = np.random.default_rng(0)
     for split, count in (("private", 60), ("test", 20)):
