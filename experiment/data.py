@@ -136,6 +136,9 @@ class Data(ShowsFacts):
                 if not isinstance(value, str | Path):
                     raise InvalidInput(name, "a path, as private is", type(value).__name__)
             return {name: str(value) for name, value in given.items()} | self._label
+        for name in SPLITS:
+            if isinstance(given := getattr(self, name), str | Path):
+                raise InvalidInput(name, "rows in memory, as the others are", given)
         for name in SPLITS[0 if private else 1 : 2]:
             if getattr(self, name) is None:
                 raise InvalidInput(name, "given", None, CURES[name])

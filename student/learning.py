@@ -143,9 +143,9 @@ def learn(
     """Train a round's student on all labels released so far, and store it.
 
     The round's released classifier is the student, if it is a network with its features, where
-    public rows are foreign or few: a student that is taught on such rows forgets what was released;
-    and where the round asked with the features of a pretrained student, with bins or with trees,
-    whose steps another network smooths.
+    public rows are drawn, foreign or few: a student that is taught on such rows forgets what was
+    released; and where the round asked with the features of a pretrained student, with bins or with
+    trees, whose steps another network smooths.
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
     estimated = [*estimates(results, planned.period), asked.estimate]
@@ -179,11 +179,14 @@ def _released_network(public: PublicRows, asked: Asked, file: Path) -> Extractor
 
 
 def _foreign_or_few(public: PublicRows, asked: Asked, earlier: Sequence[Estimate | None]) -> bool:
-    """Whether public rows teach a student less than the released classifier knows."""
+    """Whether public rows teach a student less than the released classifier knows.
+
+    Drawn ones do.
+    """
     linear = public.settings.student.backbone == LINEAR
     fewest = max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
     foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
-    return foreign or len(public.data.inputs) < fewest
+    return public.settings.data.draws or foreign or len(public.data.inputs) < fewest
 
 
 def _train(

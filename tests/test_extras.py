@@ -17,6 +17,7 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 IMPORTED = {
     "compare": ("opacus", "diffprivlib", "matplotlib"),
     "demo": ("mlxtend",),
+    "medical": ("pydicom", "nibabel"),
     "postgresql": ("psycopg",),
     "scale": ("ray",),
     "service": ("fastapi", "uvicorn", "h11", "prometheus_client"),
@@ -59,6 +60,7 @@ def test_a_run_needs_no_extra(tmp_path: Path) -> None:
     [
         ("compare", "compare --data data.npz --methods gnmax --out compared"),
         ("demo", "run --config mnist.yaml --run_dir run"),
+        ("medical", "run --private scans/a --public scans/b --test scans/c"),
         (
             "postgresql",
             "run --config config.yaml --run_dir run --ledger postgresql://a@b/c?schema=d",
@@ -75,6 +77,9 @@ def test_a_missing_extra_is_one_line_before_anything_is_asked(
     tiny.write(tmp_path)
     mnist = (REPOSITORY / "configs" / "quickstart.yaml").read_text()
     (tmp_path / "mnist.yaml").write_text(mnist)
+    for name in ("a/x", "b/x", "c/x", "c/y"):
+        (tmp_path / "scans" / name).mkdir(parents=True)
+        (tmp_path / "scans" / name / "1.dcm").touch()
     for name in ("a.parquet", "b.parquet", "c.parquet"):
         (tmp_path / name).touch()
     done = plainly(tmp_path, line)

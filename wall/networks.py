@@ -327,9 +327,10 @@ NETWORKS = ChainMap(OF_VECTORS, OF_IMAGES)
 
 
 def efficientnet_lite(name: str, input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:
-    """ImageNet's EfficientNet-Lite0 or Lite2: 1,280 features of an image enlarged to 160 x 160
-    pixels, in a name with "_stages" after the averages of the network's last two stages.
+    """EfficientNet-Lite0 or Lite2 by ImageNet's weights, for images enlarged to 160 x 160 pixels.
 
+    It has 1,280 features, and in a name with "_stages" the averages of its last two stages before
+    them.
     Weights: of the package with the network's name, in timm's order. Features are centred by what
     their normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)].
     Raises InvalidInput for inputs that are no images.

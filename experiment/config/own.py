@@ -23,7 +23,7 @@ from ...teacher.mechanisms.overlap import MAX_QUERIES
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets import readers
-from ...wall.datasets.data_config import SPLITS, DataConfig
+from ...wall.datasets.data_config import BOX, SHAPES, SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
 from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table
@@ -43,11 +43,15 @@ from .tuning import (
 )
 
 # Settings under data that say what rows mean
-COLUMNS = ("ignore", "keep", "id", "person", "classes", "text", "text_features", "labels", "bounds")
+COLUMNS = (
+    *("ignore", "keep", "id", "person", "classes", "text", "text_features", "labels", "bounds"),
+    *("ranges", "categories", "drawn", "image_size", "channels"),
+)
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
     "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
-    "public": "folder of images or txt files, or a table; no labels needed",
+    "public": "folder of images or txt files, or a table; no labels needed. Without any: box draws "
+    "a table's rows, shapes draws images",
     "test": "folder with one folder of images or txt files a class, or a table with labels; "
     "public. Without it labelled public rows are held out where there are enough",
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
@@ -83,7 +87,7 @@ OWN: dict[str, Any] = {
 CURES = {  # what to do where rows of a kind are lacking
     "private": "It holds the labelled rows to protect.",
     "public": "Public rows need neither labels nor protection: published ones, of volunteers, or "
-    "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
+    "synthetic ones; a few hundred do. Without any: --public box for a table, shapes for images.",
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
 SAMPLE = 1_000  # public images whose size and colour are read
@@ -129,7 +133,10 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     Plan(epsilon, delta, ())  # raises for a budget that is none
     periods = own.get("periods", 1)
     refine = own.get("refine") or groups["student"].get("backbone") == PRETRAINED
+    if refine and data.get("public") == SHAPES:
+        raise InvalidInput("refine", f"left out with public: {SHAPES}, which teach a network", True)
     loop = facts.rows >= MANY_IMAGES if refine else facts.kind == "grey"
+    loop &= data.get("public") != SHAPES  # which teach no network
     rounds, given = 2 if loop else 1, dict(given)
     if isinstance(again := several(given.get("rounds")), list) and again != given.get("rounds"):
         rounds = len(again)
@@ -223,12 +230,18 @@ def rows_of(
         if not (path / "test").exists():
             places["test"] = None
     absolute = dict[str, str | None]()
+    drawn = {BOX: table, SHAPES: {"source": "folder", **columns}}.get(own.get("public", ""))
     for name, value in places.items():
+        if drawn and name == "public":
+            absolute[name] = value
+            continue
         if value is None and name != "test" and not (apart and name == "private"):
             raise InvalidInput(name, "given, or --data FILE", None, CURES[name])
         if value is not None and name != "private" and not Path(value).exists():
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
         absolute[name] = value and str(Path(value).absolute())
+    if drawn is not None:
+        return drawn | absolute
     shown = "public" if places["test"] is None else "test"
     path = Path(str(absolute[shown]))
     if is_table(path) or is_text_folder(path):
@@ -335,8 +348,7 @@ def look(data: dict[str, Any]) -> Findings:
     require_unlinked(config)
     names = describe(config).labels.names
     if data["source"] == "folder":
-        test = data.get("test")
-        return _look_at_folders(Path(data["public"]), test and Path(test), names)
+        return _look_at_folders(config, names)
     public = read_public(config)
     rows, known = len(public.inputs), 0
     if public.labels is not None:
@@ -348,8 +360,13 @@ def look(data: dict[str, Any]) -> Findings:
     return Findings("vectors", names, rows, 0, public.inputs.shape[1], labelled)
 
 
-def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) -> Findings:
-    paths = readers.image_files("public", readers.require_folder("public", public))
+def _look_at_folders(config: DataConfig, classes: Sequence[str]) -> Findings:
+    test, name = Path(config.test) if config.test else None, "test" if config.draws else "public"
+    if test is None and config.draws:
+        kind = "grey" if config.channels == 1 else "colour"
+        return Findings(kind, tuple(classes), config.drawn, config.image_size)
+    public = readers.require_folder(name, getattr(config, name))
+    paths = readers.image_files(name, public)
     test_rows, sides, modes, deep = 0, list[int](), set[str](), list[float]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -361,7 +378,7 @@ def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) ->
                 if image.mode.startswith(readers.DEEP):  # others are not decoded here
                     deep.append(float(np.nan_to_num(np.asarray(image)).max()))
     if not sides:
-        raise InvalidInput("public", "a folder with readable images", str(public))
+        raise InvalidInput(name, "a folder with readable images", str(public))
     # A multiple of 4: networks halve the image twice.
     side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
     labelled = int((readers.classes_of(paths, classes) >= 0).sum())
@@ -375,7 +392,7 @@ def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) ->
     return Findings(
         kind=kind,
         classes=tuple(classes),
-        rows=len(paths) - test_rows,
+        rows=config.drawn if config.draws else len(paths) - test_rows,
         image_size=side,
         labelled=labelled,
         white=white if deep else None,

@@ -179,8 +179,10 @@ class Rehearsal:
     def foreign(self, view: View) -> bool:
         """Whether no shares of the classes explain how PUBLIC rows lie among the test split's.
 
-        False if that is unknown.
+        They do of no drawn rows. False if that is unknown.
         """
+        if self.settings.data.draws:
+            return True
         classes, seen = self.task.num_classes, self._seen(view.whiten, RowForm())
         cells = min(tuning.CELLS_A_CLASS * classes, len(seen.public) // tuning.CELL_ROWS)
         if self.task.labels.kind != "class" or self.labelled.public or cells <= classes:
@@ -234,6 +236,7 @@ class Rehearsal:
             features=seen.public,
             rows=seen.labelled[asked],
             labelled=self._taught(view, form, fold) if self.settings.taught else None,
+            drawn=self.settings.data.draws,
             folder=self._folder(view, form),
         )
         answers, _ = ask_matrices(current)

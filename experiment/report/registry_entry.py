@@ -47,6 +47,7 @@ def _words(run: FinishedRun, plan: Plan) -> dict[str, str]:
     tuned = "by the settings, which must not follow from private rows"
     if run.choice:
         tuned = f"rehearsals on {run.choice.source}; no private record was read for them"
+    public = run.config.data.drawn_from or f"{summary.public_rows} public rows"
     return {
         "neighbours": f"data sets that differ by adding or removing {protected(plan.unit)}",
         "accountant": f"labelwall {run.info.version}, {name}: {certificates(plan)[name].note}",
@@ -54,7 +55,7 @@ def _words(run: FinishedRun, plan: Plan) -> dict[str, str]:
         "utility": f"of {summary.test_rows} test rows: {', '.join(utility) or 'unknown'}",
         "tuning": tuned,
         "domain": f"rows of the form of {data!r} with labels of the kind {run.info.labels.kind!r}",
-        "public": f"{summary.public_rows} public rows, {summary.test_rows} test rows, all settings",
+        "public": f"{public}, {summary.test_rows} test rows, all settings",
         "risks": "\n".join(table(run.risks, plan.unit)),
         "arithmetic": "\n".join(explain(plan)),
     }

@@ -105,7 +105,7 @@ def rounds_of(folder: RunFolder, rounds: Sequence[Round], public: str, update: b
             "fixed before the first release; another --custodian_dir opens another budget, and "
             "both add up."
         )
-    if finished and last > 1 and finished[0].public_sha256 != public:
+    if finished and finished[0].public_sha256 != public:
         raise InvalidInput("public", "the rows of the first period, in their order", "others")
     asked = [planned for planned in asked if planned.period <= last]
     if not asked:

@@ -1,6 +1,6 @@
 """A round's questions: about which public rows, by which features, and what comes back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .ask_sums import ask_sums
 from .asking_features import AskingFeatures, choose_features, last_classifier
 from .asking_round import AskingRound
 from .counted_axes import on_counted_axes
-from .estimates import FOREIGN
+from .estimates import DRAWN, FOREIGN
 from .matrix_round import MatrixRound
 from .public_rows import PublicRows
 from .query_selection import choose_queries
@@ -79,10 +79,13 @@ def ask(
         features=quantised(extractor)[rows],
         rows=None if others is None else quantised(extractor, others),
         labelled=public.labelled(extractor),
+        drawn=public.settings.data.draws,
         last=last_classifier(current),
         folder=current.path,
     )
     answers, estimate = ask_matrices(by_matrices)
+    if by_matrices.drawn and estimate is not None and estimate.known:
+        estimate = replace(estimate, why=DRAWN)
     for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
     return Asked(answers=answers, rows=rows, features=features, estimate=estimate)

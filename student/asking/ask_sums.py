@@ -41,7 +41,7 @@ def ask_sums(current: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | 
         clip=form.clip,
         steps=form.steps + 1 if again else form.steps,
         gain=form.gain,
-        alike=current.folder is None,
+        alike=current.folder is None or current.drawn,
     )
     earlier = None if current.last is None else stored_fit(current.last, current.extractor.sha256())
     model = fit(ask, features, how, current.labelled, earlier, again)
@@ -52,7 +52,7 @@ def ask_sums(current: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | 
         return Answers(labels, refused, join_receipts(receipts)), None
     says: Says = model.says
     estimate = None if current.folder is None else by_model(model, form, features)
-    if form.labels == "class":
+    if form.labels == "class" and not current.drawn:
         says = with_neighbours(says, features)
     current.store(model, says)
     labels, outcomes = model.to_labels(says(current.to_label), form.margin)

@@ -24,6 +24,7 @@ MOST_ERROR = 0.05  # of an estimate that is said
 HIDDEN = "the noise hides how sure labels may be"
 RARE_CLASS = "public rows may have more of a class with few records than is seen"
 FOREIGN = "private and public rows seem to differ in more than how often each class occurs"
+DRAWN = "public rows are drawn, so that none has a right label"
 
 FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
 # Public rows may have more of a class with fewer than so many times FEW, and than this part of its

@@ -32,6 +32,7 @@ class MatrixRound:
         features: int8 [n, d], of the rows that matrices are made from.
         rows: int8 [m, d], of the rows to label; None: the same ones.
         labelled: rows that are learned, too.
+        drawn: whether ``features`` are of drawn rows, which tell nothing of the records.
         last: file of an earlier classifier of these features, which counts as well.
         folder: of the round; None for a rehearsal, which stores nothing and estimates nothing of a
             linear model.
@@ -43,6 +44,7 @@ class MatrixRound:
     features: np.ndarray = field(repr=False)
     rows: np.ndarray | None = field(default=None, repr=False)
     labelled: Labelled | None = None
+    drawn: bool = False
     last: Path | None = None
     folder: Path | None
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...wall.datasets.data_config import ID, SPLITS, DataConfig
+from ...wall.datasets.data_config import ID, DataConfig
 from ...wall.datasets.tables import read_table
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData, require_known
 from ...wall.files import ROWS, whole
@@ -50,7 +50,7 @@ def identity(data: DataConfig) -> dict[str, Any]:
     """Which rows a directory answers for: links and dots in paths make no other data set."""
     settings = asdict(data)
     del settings["download"]
-    places = {name: settings[name] for name in (*SPLITS, "path") if settings[name]}
+    places = {name: place for name, place in {**data.places, "path": data.path}.items() if place}
     return settings | {name: str(Path(path).resolve()) for name, path in places.items()}
 
 

@@ -35,7 +35,7 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     or an id that is present, MissingData where a file or the data set is missing.
     """
     unit, data = side.privacy.unit, side.data
-    public = {"data.public": data.public, "data.test": data.test}
+    public = {"data.public": data.places["public"], "data.test": data.test}
     require_apart(**public, rows=rows)
     with _teacher(side, console) as (teacher, task):
         reading = partial(console.progress, "reading rows (percent)")

@@ -301,18 +301,23 @@ class Encoding:
 
 
 def encoding_of(
-    table: Mapping[str, np.ndarray], prose: Collection[str] = (), encoder: str = HASHED
+    table: Mapping[str, np.ndarray],
+    prose: Collection[str] = (),
+    encoder: str = HASHED,
+    categories: Collection[str] = (),
 ) -> Encoding:
     """The encoding of PUBLIC columns by name, cells [n] each.
 
-    ``prose``: columns of free text beside those that show to be; ``encoder``: as
-    ``DataConfig.text_features``. Raises InvalidInput, MissingData.
+    ``prose``, ``categories``: columns of free text and of categories beside those that show to be;
+    ``encoder``: as ``DataConfig.text_features``. Raises InvalidInput, MissingData.
     """
-    columns = (
-        _text_column(name, cells, encoder) if name in prose else _column(name, cells, encoder)
-        for name, cells in table.items()
-    )
-    return Encoding(tuple(columns))
+
+    def column(name: str, cells: np.ndarray) -> Column:
+        if name in categories:
+            return _category(name, cells)
+        return (_text_column if name in prose else _column)(name, cells, encoder)
+
+    return Encoding(tuple(column(name, cells) for name, cells in table.items()))
 
 
 def _text_column(name: str, cells: np.ndarray, encoder: str) -> Column:
@@ -340,6 +345,10 @@ def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
         return _measured(name, "date", days, form=form)
     if is_prose([text for text in cleaned(cells) if text]):
         return _text_column(name, cells, encoder)
+    return _category(name, cells)
+
+
+def _category(name: str, cells: np.ndarray) -> Column:
     counts = Counter(texts(cells)).most_common(MOST_VALUES)
     frequent = tuple(value for value, count in counts if count >= LEAST_ROWS)
     entries = _one_hot(cells, frequent)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, written
 from .folders import identity
@@ -21,6 +21,8 @@ from .texts import HASHED, require_encoder
 
 MOST_COLUMNS = 1 << 16  # of a table, or numbers of a vector
 ID = "record_id"  # a column with ids of private records, if there is one
+BOX, SHAPES = "box", "shapes"  # values of data.public by which public rows are drawn
+MOST_DRAWN = 100_000
 Labels = Literal["class", "attributes", "value"]
 
 
@@ -81,7 +83,13 @@ class DataConfig:
         private: folder with one folder of images a class, or a table (path), for the sources
             folder and table; opened on the private side alone.
         public: folder of unlabelled images, or a table (path), for folder and table; class folders
-            or a column of labels, if there are any, serve public_labels.
+            or a column of labels, if there are any, serve public_labels. Without public rows: box
+            draws rows of a table, and shapes draws images.
+        ranges: with public: box, [low, high] of each column of numbers or dates by its name, as its
+            cells are written (public facts); drawn rows have equal steps between them.
+        categories: with public: box, the values of each column of categories by its name (public
+            facts); drawn rows have each value equally often.
+        drawn: number of public rows that box or shapes draws (a count, 100 to 100,000).
         test: folder with one folder of images a class, or a table with labels (path); public. When
             null, labelled public rows are held out if there are enough.
         path: npz file, or folder of npy files or of private.npz and so on (path), for arrays:
@@ -124,6 +132,9 @@ class DataConfig:
     download: bool = True
     private: str | None = None
     public: str | None = None
+    ranges: dict[str, list[str]] = field(default_factory=dict)
+    categories: dict[str, list[str]] = field(default_factory=dict)
+    drawn: int = 2_000
     test: str | None = None
     path: str | None = None
     label: str = "label"
@@ -145,7 +156,8 @@ class DataConfig:
         if facts is None:
             raise InvalidInput("data.source", f"one of {', '.join(SOURCES)}", self.source)
         require_encoder(self.text_features)
-        require_apart(**{f"data.{split}": vars(self)[split] for split in SPLITS})
+        require_apart(**{f"data.{split}": place for split, place in self.places.items()})
+        self._check_drawn()
         if self.source == "arrays" and self.path and os.path.isdir(self.path):
             require_apart(**{f"{n}_x": os.path.join(self.path, f"{n}_x.npy") for n in SPLITS})
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
@@ -168,6 +180,41 @@ class DataConfig:
         if self.classes and facts.private_records is not None:
             rule = f"empty for the source {self.source!r}, which has its own"
             raise InvalidInput("data.classes", rule, self.classes)
+
+    @property
+    def draws(self) -> bool:
+        """Whether public rows are drawn, since there are none."""
+        return self.public in (BOX, SHAPES)
+
+    @property
+    def places(self) -> dict[str, str | None]:
+        """Places of the splits' rows; drawn rows have none."""
+        drawn = {"public": None} if self.draws else {}
+        return {split: vars(self)[split] for split in SPLITS} | drawn
+
+    @property
+    def drawn_from(self) -> str:
+        """How public rows are drawn, for a reader; empty if they are given."""
+        if not self.draws:
+            return ""
+        if self.public == SHAPES:
+            return f"{self.drawn:,} public images are drawn: shapes that cover one another"
+        named = ("data.ranges", self.ranges), ("data.categories", self.categories)
+        parts = [f"{name} ({listed(columns)})" for name, columns in named if columns]
+        parts += ["the test rows, each column by itself"] if self.test or self.split else []
+        return f"{self.drawn:,} public rows are drawn from {' and '.join(parts)}"
+
+    def _check_drawn(self) -> None:
+        """Raise InvalidInput unless the settings of drawn rows fit one another."""
+        of = {BOX: "table", SHAPES: "folder"}.get(self.public or "", self.source)
+        if of != self.source:
+            rule = f"a place of public rows, {BOX} for a table or {SHAPES} for image folders"
+            raise InvalidInput("data.public", rule, self.public)
+        if not 100 <= self.drawn <= MOST_DRAWN:
+            raise InvalidInput("data.drawn", f"from 100 to {MOST_DRAWN:,} rows", self.drawn)
+        for name in ("ranges", "categories"):
+            if vars(self)[name] and self.public != BOX:
+                raise InvalidInput(f"data.{name}", f"left out without public: {BOX}", self.public)
 
     def require_public(self, name: str, path: str | Path) -> None:
         """Raise InvalidInput if a place of PUBLIC rows is, holds or lies in the private one."""

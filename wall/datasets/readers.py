@@ -16,14 +16,19 @@ from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress, no_progress
+from . import medical
 from .data_config import DataConfig, PublicData, Task, no_names
 from .folders import constant_order, is_hidden, list_files
+from .shapes import shapes
 from .tables import read_lines
 
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"
 BY_PATH = "path"  # a value of data.person
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"),
+    *medical.SUFFIXES,
+)
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
 DEEPEST = 65535.0  # white in these, if nothing else is said
@@ -74,6 +79,8 @@ def class_folders(root: Path) -> list[str]:
 
 def empty_folders(config: DataConfig) -> list[str]:
     """Names of the folders of the PUBLIC class folders' place that hold no image."""
+    if config.draws and not config.test:
+        return []
     root = Path(config.test or config.public or "")
     names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
     return sorted(name for name in names - {*class_folders(root)} if not is_hidden(name))
@@ -84,13 +91,18 @@ def is_image(path: str) -> bool:
 
 
 def image_files(field: str, root: Path) -> list[str]:
-    """The images in a PUBLIC folder, sorted. Raises InvalidInput if there is none."""
+    """The images in a PUBLIC folder, sorted.
+
+    Raises InvalidInput if there is none, MissingData if a package is missing that reads them.
+    """
     files = list_files(root)
     images = [path for path in files if is_image(path)]
     if not images:
         others = listed(sorted({Path(path).suffix or path for path in files}))
         rule = f"a folder with images ({', '.join(SUFFIXES)})"
         raise InvalidInput(field, rule, f"{root}: {others or 'no files'}")
+    if any(map(medical.is_medical, images)):
+        medical.require_packages()
     return images
 
 
@@ -134,11 +146,13 @@ def read_images(
 
 
 def open_image(path: Path) -> Image.Image:
-    """An image file of which the header alone is read.
+    """An image file of which the header alone is read; of DICOM and NIfTI the middle slice.
 
     Raises ValueError for a pipe, which would be waited for, and for more than MAX_PIXELS; otherwise
     whatever the decoder raises.
     """
+    if medical.is_medical(path):
+        return medical.open_slice(path, MAX_PIXELS)
     image = Image.open(path, formats=FORMATS) if path.is_file() else None
     if image is None or image.width * image.height > MAX_PIXELS:
         raise ValueError("no image, or one of too many pixels")
@@ -202,14 +216,17 @@ def describe(config: DataConfig) -> Task:
     if there is no test folder.
     """
     space, tested = config.declared_labels, bool(config.test)
+    if config.draws and not (tested or space.names):
+        raise no_names(space)
     field, path = ("data.test", config.test) if tested else ("data.public", config.public)
-    root = require_folder(field, path)
+    root = Path() if config.draws and not tested else require_folder(field, path)
     if config.labels != "class":
         space = label_space(config.labels, space.names or _attribute_lines(field, root)[0][1:])
         return Task(space, (config.image_size, config.image_size, config.channels))
     folders = sorted({*class_folders(root)} if tested else ())
     if not space.names:
-        public = class_folders(require_folder("data.public", config.public))
+        given = None if config.draws else require_folder("data.public", config.public)
+        public = class_folders(given) if given else []
         space = label_space(config.labels, class_names(folders, public))
     if len(space.names) < 2 or (tested and not folders):
         if not tested:
@@ -229,13 +246,15 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     Raises InvalidInput, which names the damaged images of both, MissingData.
     """
     space, damaged, rows = describe(config).labels, list[str](), []
-    splits = [("data.public", config.public)]
+    size, channels = config.image_size, config.channels
+    if config.draws:
+        rows.append((shapes(config.drawn, size, channels), space.no_labels(config.drawn)))
+    splits = [] if config.draws else [("data.public", config.public)]
     splits += [("data.test", config.test)] if config.test else []
     for field, path in splits:
         root = require_folder(field, path)
         paths = image_files(field, root)
         paths = [paths[row] for row in constant_order(paths)]
-        size, channels = config.image_size, config.channels
         images = read_images(root, paths, (size, size), channels, progress, config.white)
         damaged += [str(root / paths[row]) for row in np.flatnonzero(~images.readable)]
         optional = field == "data.public" and config.labels == "attributes"

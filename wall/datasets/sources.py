@@ -291,7 +291,7 @@ def describe(config: DataConfig) -> Task:
 
 def require_unlinked(config: DataConfig) -> None:
     """Raise InvalidInput if a link in a PUBLIC folder leads to the private rows."""
-    for split, root in (("public", config.public), ("test", config.test)):
+    for split, root in [*config.places.items()][1:]:
         for folder, folders, files in walk(Path(root)) if root and os.path.isdir(root) else ():
             for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
                 config.require_public(f"a link in data.{split}", name)
@@ -336,6 +336,7 @@ def facts(config: DataConfig) -> list[str]:
     lines = [] if space.kind == "value" else [f"{named}: {listed(space.names)}"]
     if config.source == "folder" and (empty := readers.empty_folders(config)):
         lines.append(f"folders without images, which are no classes: {listed(empty)}")
+    lines += [config.drawn_from] if config.draws else []
     return lines + (tables.columns_read(config) if config.source == "table" else [])
 
 

@@ -24,8 +24,10 @@ from ..errors import InvalidInput, MissingData, listed, meant, require_known
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
+from .box import box_cells, drawn_rows
 from .columns import Encoding, encoding_of, number_form, numbers, texts
 from .data_config import (
+    BOX,
     ID,
     MOST_COLUMNS,
     SPLITS,
@@ -322,10 +324,14 @@ def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
     """The features, and why other columns tell nothing, by the PUBLIC table alone.
 
     Every column is a feature but the label, the split, the person, the id and those to ignore; in a
-    folder the texts are. Raises InvalidInput if there is none, MissingData.
+    folder the texts are. Of drawn rows all cells are looked at that they can have. Raises
+    InvalidInput if there is none, MissingData.
     """
-    table = split_rows(config, "public")
-    left_out = {config.label, config.split, config.person, ID, config.id, *config.ignore}
+    if config.public == BOX:
+        table = TableFile(_cells_of_drawn(config), np.arange(config.drawn))
+    else:
+        table = split_rows(config, "public")
+    left_out = _no_features(config)
     if table.of_files:
         left_out = set(table.columns) - {FILES}
     columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
@@ -336,13 +342,34 @@ def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
         require_known(name, given, table.columns, "columns of the public rows")
     require_known("data.text", config.text, columns, "columns of features")
     prose = [FILES] if table.of_files else config.text
-    found = encoding_of(columns, prose, config.text_features).columns
-    idle = {c.name: c.idle(columns[c.name]) for c in found if c.name not in config.keep}
+    found = encoding_of(columns, prose, config.text_features, config.categories).columns
+    if config.public == BOX and (of_text := [c.name for c in found if c.kind == "text"]):
+        rule = f"a file, for the column of texts {of_text[0]}: none can be drawn"
+        cure = f"Without it: --data.ignore '[{of_text[0]}]'."
+        raise InvalidInput("data.public", rule, BOX, cure)
+    keep = {*config.keep, *config.ranges, *config.categories}
+    idle = {c.name: c.idle(columns[c.name]) for c in found if c.name not in keep}
     idle = {name: why for name, why in idle.items() if why}
     if len(idle) == len(found):
         cure = "`data.keep` lists columns to take all the same."
         raise InvalidInput("data.public", "rows that differ in some column", idle, cure)
     return Encoding(tuple(c for c in found if c.name not in idle)), idle
+
+
+def _no_features(config: DataConfig) -> set[str]:
+    """Names of columns that are no features by the settings."""
+    return {config.label, config.split, config.person, ID, config.id, *config.ignore}
+
+
+def _cells_of_drawn(config: DataConfig) -> dict[str, np.ndarray]:
+    """The cells that drawn rows can have, by the column, and those of the other test columns."""
+    test = split_rows(config, "test") if config.test or config.split else None
+    if test is not None and test.of_files:
+        raise InvalidInput("data.public", "a folder of public texts: none can be drawn", BOX)
+    declared = [*config.ranges, *config.categories]
+    if others := [name for name in declared if name in _no_features(config)]:
+        raise InvalidInput("data.ranges, data.categories", "columns of features", others[0])
+    return box_cells(config, test.columns if test is not None and len(test.places) else {})
 
 
 def columns_read(config: DataConfig) -> list[str]:
@@ -356,11 +383,16 @@ def columns_read(config: DataConfig) -> list[str]:
         kinds.setdefault(f"left out, {why} (data.keep takes it)", []).append(name)
     lines = [f"  {how}: {listed(names)}" for how, names in kinds.items()]
     more = [f"  and {len(lines) - MOST_LINES} more kinds"] if len(lines) > MOST_LINES else []
-    return ["columns, as the public rows show them:", *lines[:MOST_LINES], *more]
+    shown = "the facts that public rows are drawn from" if config.draws else "the public rows"
+    return [f"columns, as {shown} show them:", *lines[:MOST_LINES], *more]
 
 
 def split_rows(config: DataConfig, split: str) -> TableFile:
-    """The rows of a PUBLIC split: its own file, or those of the one file that name it."""
+    """The rows of a PUBLIC split: drawn, or its own file, or those of the one file that name it."""
+    if split == "public" and config.public == BOX:
+        cells, others = _cells_of_drawn(config), _no_features(config)
+        cells = {name: own for name, own in cells.items() if name not in others}
+        return TableFile(drawn_rows(cells, config.drawn), np.arange(config.drawn))
     if config.split:
         return one_file(config.path, config.split, split)
     return read_table(f"data.{split}", config.public if split == "public" else config.test)

@@ -163,8 +163,8 @@ def test_public_images_of_one_colour_are_refused(image_folders):
 
 def test_a_folder_without_images_names_what_it_has(image_folders, tmp_path):
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "scan.DCM").write_bytes(b"")
-    with pytest.raises(InvalidInput, match=r"\.tiff, \.gif.*raw: \.DCM"):
+    (tmp_path / "raw" / "scan.RAW").write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"\.tiff, \.gif.*raw: \.RAW"):
         read_public(
             DataConfig(source="folder", **image_folders | {"public": str(tmp_path / "raw")})
         )

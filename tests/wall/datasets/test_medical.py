@@ -1,0 +1,152 @@
+"""DICOM and NIfTI files among images: what is shown of one, and that it follows from it alone."""
+
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, RLELossless, SecondaryCaptureImageStorage
+
+from labelwall.experiment.config.own import own_settings
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets import medical
+from labelwall.wall.datasets.data_config import DataConfig, Task
+from labelwall.wall.datasets.readers import decode, read_images
+from labelwall.wall.datasets.sources import read_public
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.label_kinds import ClassLabels
+
+RAMP = np.arange(64, dtype=np.int16).reshape(8, 8) * 10  # 0 to 630
+
+
+def write_dicom(path: Path, stored: np.ndarray = RAMP, rle: bool = False, **tags: Any) -> Path:
+    """A file with these values, [h, w] or [frames, h, w], or RGB of 8 bits [h, w, 3]."""
+    file, rgb = Dataset(), stored.dtype == np.uint8
+    file.file_meta = FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    file.file_meta.MediaStorageSOPClassUID = file.SOPClassUID = SecondaryCaptureImageStorage
+    file.file_meta.MediaStorageSOPInstanceUID = file.SOPInstanceUID = "1.2.3"
+    file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
+    if rgb:
+        file.SamplesPerPixel, file.PhotometricInterpretation = 3, "RGB"
+        file.PlanarConfiguration = 0
+    elif stored.ndim == 3:
+        file.NumberOfFrames = len(stored)
+    file.Rows, file.Columns = stored.shape[:2] if rgb else stored.shape[-2:]
+    file.BitsAllocated = file.BitsStored = 8 * stored.itemsize
+    file.HighBit, file.PixelRepresentation = file.BitsStored - 1, int(stored.dtype.kind == "i")
+    file.PixelData = stored.tobytes()
+    for name, value in tags.items():
+        setattr(file, name, value)
+    if rle:
+        file.compress(RLELossless)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file.save_as(path, enforce_file_format=True)
+    return path
+
+
+def shown(path: Path, white: float | None = None, channels: int = 1) -> np.ndarray:
+    pixels = decode(path, (8, 8), channels, white)
+    assert pixels is not None
+    return pixels[..., 0] if channels == 1 else pixels
+
+
+@pytest.mark.parametrize("rle", [False, True])
+def test_a_window_of_the_file_says_what_is_black_and_white(tmp_path: Path, rle: bool) -> None:
+    window = {"WindowCenter": -200, "WindowWidth": 401, "RescaleSlope": 1, "RescaleIntercept": -400}
+    pixels = shown(write_dicom(tmp_path / "a.dcm", rle=rle, **window), white=7.0)
+    expected = np.clip((RAMP - 400.0 + 200.5) / 400 + 0.5, 0, 1) * 255  # C.11.2.1.2.1
+    np.testing.assert_allclose(pixels, expected, atol=0.51)
+    assert (pixels.min(), pixels.max()) == (0, 255)
+    inverted = write_dicom(tmp_path / "b.dcm", PhotometricInterpretation="MONOCHROME1", **window)
+    np.testing.assert_allclose(shown(inverted), 255 - expected, atol=0.51)
+    first = {"WindowCenter": [-200, 9], "WindowWidth": [401, 5]}
+    assert (shown(write_dicom(tmp_path / "c.dcm", **window | first)) == pixels).all()
+
+
+def test_without_a_window_white_is_the_public_setting(tmp_path: Path) -> None:
+    plain = shown(write_dicom(tmp_path / "a.dcm"), white=630)
+    np.testing.assert_allclose(plain, RAMP / 630 * 255, atol=1)
+    scaled = {"RescaleSlope": 2, "RescaleIntercept": -630}
+    pixels = shown(write_dicom(tmp_path / "b.dcm", **scaled), white=630)
+    np.testing.assert_allclose(pixels, np.clip(2.0 * RAMP - 630, 0, None) / 630 * 255, atol=1)
+    bits = {"BitsStored": 10, "HighBit": 9, "PhotometricInterpretation": "MONOCHROME1"}
+    unsigned = write_dicom(tmp_path / "c.dcm", RAMP.astype(np.uint16), **bits)
+    np.testing.assert_allclose(shown(unsigned, white=1023), (1023 - RAMP) / 1023 * 255, atol=1)
+
+
+def test_the_middle_frame_and_colours(tmp_path: Path) -> None:
+    frames = np.stack([RAMP, RAMP + 1, RAMP * 0 + 300, RAMP + 3])
+    assert (shown(write_dicom(tmp_path / "a.dcm", frames), white=600) == 127).all()
+    colours = np.zeros((8, 8, 3), dtype=np.uint8) + np.array([9, 99, 199], dtype=np.uint8)
+    assert (shown(write_dicom(tmp_path / "b.dcm", colours), channels=3) == [9, 99, 199]).all()
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize("codes", ["RAS", "LPS", "SAR", "AIL"])
+def test_the_middle_axial_slice_upright(tmp_path: Path, ending: str, codes: str) -> None:
+    """However the voxels are stored, x goes to the right, and the front (y) is above."""
+    volume = np.zeros((8, 8, 5), dtype=np.float32)
+    volume[..., 2] = np.arange(8)[:, None] * 10 + np.arange(8)  # 10 x + y
+    volume[..., 3] = 999
+    ornt = nibabel.orientations.axcodes2ornt("RAS")
+    turned = nibabel.orientations.ornt_transform(ornt, nibabel.orientations.axcodes2ornt(codes))
+    image = nibabel.Nifti1Image(volume, np.diag([2.0, 2.0, 3.0, 1.0])).as_reoriented(turned)
+    nibabel.save(image, tmp_path / f"a{ending}")
+    expected = np.arange(8) * 10 + np.arange(8)[::-1, None]
+    np.testing.assert_allclose(shown(tmp_path / f"a{ending}", white=255), expected, atol=1)
+
+
+def damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of files of which none can be read."""
+    whole = write_dicom(folder / "cut.dcm").read_bytes()
+    (folder / "cut.dcm").write_bytes(whole[:-50])
+    (folder / "empty.dcm").touch()
+    (folder / "none.dcm").write_bytes(b"no image" * 99)
+    write_dicom(folder / "large.dcm", np.zeros((65, 64), dtype=np.int16))
+    write_dicom(folder / "palette.dcm", PhotometricInterpretation="PALETTE COLOR")
+    deflated = whole.replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.1.99")
+    assert deflated != whole
+    (folder / "deflated.dcm").write_bytes(deflated)
+    (folder / "none.nii.gz").write_bytes(b"no image" * 99)
+    eye = np.eye(4)
+    nibabel.save(nibabel.Nifti1Image(np.zeros((65, 64, 3), np.int16), eye), folder / "large.nii")
+    nibabel.save(nibabel.Nifti1Image(np.zeros((8, 8), np.int16), eye), folder / "flat.nii")
+    nibabel.save(nibabel.Nifti1Image(np.zeros((9, 9, 99), np.int16), eye), folder / "deep.nii")
+    monkeypatch.setattr("labelwall.wall.datasets.readers.MAX_PIXELS", 64 * 64)
+    monkeypatch.setattr(medical, "MAX_VOXELS", 5_000)
+    return [path.name for path in folder.iterdir()]
+
+
+def test_a_damaged_or_huge_file_is_dropped_in_silence(tmp_path, monkeypatch, capfd) -> None:
+    place = tmp_path / "private" / "cat"
+    place.mkdir(parents=True)
+    names = damaged(place, monkeypatch)
+    write_dicom(place / "good.dcm")
+    images = read_images(place, [*names, "good.dcm"], (8, 8), 1)
+    assert images.readable.tolist() == [False] * len(names) + [True]
+    (tmp_path / "private" / "dog").mkdir()
+    config = DataConfig("folder", private=str(tmp_path / "private"), image_size=8, channels=1)
+    task = Task(ClassLabels(("cat", "dog")), (8, 8, 1))
+    assert len(open_records(config, task).labels) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_public_files_say_what_is_white_and_which_is_damaged(tmp_path: Path) -> None:
+    for split in ("private", "public", "test"):
+        for number, name in enumerate(("cat", "dog")):
+            for n in range(3):
+                write_dicom(tmp_path / split / name / f"{n}.dcm", RAMP + 3 * number + n)
+    places = {split: str(tmp_path / split) for split in ("private", "public", "test")}
+    data = own_settings(places, {})["data"]
+    assert (data["channels"], data["white"], data["image_size"]) == (1, 1023, 16)
+    config = DataConfig(**data)
+    assert read_public(config).inputs.shape == (6, 16, 16, 1)
+    Image.new("L", (8, 8)).save(tmp_path / "public" / "plain.png")
+    assert len(read_public(config).inputs) == 7
+    (tmp_path / "public" / "cat" / "1.dcm").write_bytes(b"no image")
+    with pytest.raises(InvalidInput, match=r"cat/1\.dcm"):
+        read_public(config)

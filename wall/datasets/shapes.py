@@ -1,0 +1,72 @@
+"""Images of shapes that cover one another (dead leaves), for whoever has no public images.
+
+They are a function of their number, size and channels alone. Natural images have such edges at all
+scales (Lee, Mumford and Huang 2001), and networks learn from them (Baradad et al. 2021).
+"""
+
+import hashlib
+import math
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+SMALLEST, LARGEST = 0.06, 0.7  # radii of shapes, in sides of the image
+MOST, NUMBERS = 60, 12  # shapes of an image; numbers that say how one looks
+FINER = 2  # pixels along a side of which the mean is one of the image
+PALE = 0.5  # share of a colour's distance from its grey that is kept
+ANGLES = 2 * math.pi * np.arange(24) / 24  # of the corners of a disc
+
+
+@lru_cache(maxsize=1)
+def shapes(count: int, size: int, channels: int) -> np.ndarray:
+    """Images uint8 [count, size, size, channels] of discs, rectangles and triangles.
+
+    Radii r have a density proportional to r^-3. A shape has one colour, or goes from one to another
+    along a line.
+    """
+    images, side = np.zeros((count, size, size, channels), dtype=np.uint8), FINER * size
+    places = (np.mgrid[:side, :side].astype(np.float32) + 0.5) / side - 0.5
+    everywhere = np.ones((side, side), dtype=bool)
+    for number in range(count):
+        image = np.zeros((side, side, channels), dtype=np.float32)
+        drawn = _uniform(f"shapes {number}", (MOST + 1) * NUMBERS).reshape(-1, NUMBERS)
+        image[everywhere] = _colours(drawn[0], places[:, everywhere], channels)
+        for shape in drawn[1 : 1 + int(1 + drawn[0, -1] * (MOST - 1))]:
+            inside = _inside(shape, side)
+            image[inside] = _colours(shape, places[:, inside], channels)
+        blocks = image.reshape(size, FINER, size, FINER, channels)
+        images[number] = blocks.mean(axis=(1, 3))
+    return images
+
+
+def _uniform(name: str, count: int) -> np.ndarray:
+    """Numbers from 0 to 1 by a name, float64 [count], which no library changes."""
+    content = hashlib.shake_256(f"labelwall {name}".encode()).digest(4 * count)
+    return np.frombuffer(content, dtype="<u4") / 2.0**32
+
+
+def _inside(shape: np.ndarray, size: int) -> np.ndarray:
+    """The pixels of a shape, bool [size, size]."""
+    x, y, radius, turn, kind, flat = shape[:6]
+    # Inverts the distribution of a density r^-3 between both ends
+    low, high = SMALLEST**-2, LARGEST**-2
+    radius = (low - radius * (low - high)) ** -0.5 * size
+    corners = ANGLES if kind < 0.5 else ANGLES[:: 6 if kind < 0.8 else 8] + math.pi / 4
+    across, down = np.cos(corners) * radius, np.sin(corners) * radius * (0.3 + 0.7 * flat)
+    cos, sin = math.cos(2 * math.pi * turn), math.sin(2 * math.pi * turn)
+    points = x * size + cos * across - sin * down, y * size + sin * across + cos * down
+    mask = Image.new("1", (size, size))
+    ImageDraw.Draw(mask).polygon([*zip(*points, strict=True)], fill=1)
+    return np.asarray(mask)
+
+
+def _colours(shape: np.ndarray, places: np.ndarray, channels: int) -> np.ndarray:
+    """The colour of a shape at n places, float [2, n] from the middle: float [n, channels]."""
+    colours = shape[6:12].reshape(2, 3)
+    grey = colours.mean(axis=1, keepdims=True)
+    one, other = 255 * (grey + PALE * (colours - grey))[:, :channels].astype(np.float32)
+    angle = 2 * math.pi * shape[4]
+    part = np.clip(0.5 + math.cos(angle) * places[0] + math.sin(angle) * places[1], 0, 1)
+    part = part * (shape[5] < 0.5)
+    return np.asarray(one + part[:, np.newaxis] * (other - one))
