@@ -29,9 +29,10 @@ class FirstFeatures:
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
             by the data, "efficientnet_lite2_stages" for images by ImageNet weights (in a package)
             at three depths, "efficientnet_lite2" at the last, lite0 for a smaller network in two
-            thirds of the time, "timm/NAME" for images by a timm model with its published weights, "box" for feature
-            vectors in a declared box, "fourier" for 1,024 random Fourier features of few columns of
-            deviation about 1, as a table's are: classes with curved borders; "bins" for vectors
+            thirds of the time, "timm/NAME" for images by a timm model with its published weights,
+            "box" for feature vectors in a declared box, "fourier" for 1,024 random Fourier features
+            of few columns of deviation about 1, as a table's are: classes with curved borders;
+            "bins" for vectors
             beside up to 64 bins of each entry, one for each value or quantile of the public rows:
             classes that depend on single columns, in any way; "trees" for vectors beside the logits
             of boosted trees of the labelled public rows, for public_labels: train.

@@ -156,7 +156,8 @@ def first_extractor(
         name = "hog" if images else "raw"
     if (name in (of_vectors := ("raw", "box", *MAPS, TREES))) == images:
         networks = f"efficientnet_lite2, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, {', '.join(of_vectors)} for feature vectors"
+        *others, last = of_vectors
+        rule = f"hog, {networks} for images, {', '.join(others)} or {last} for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
         return box_extractor(first.box, task)

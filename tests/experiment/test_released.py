@@ -10,6 +10,7 @@ from scipy.special import softmax
 
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import learning as training
+from labelwall.student.batches import Lesson
 from labelwall.student.learning import released
 from labelwall.student.linear import virtual_rows as virtual
 from labelwall.student.linear.neighbours import with_neighbours
@@ -106,9 +107,9 @@ def taught(folder: Path, monkeypatch) -> Taught:
     found: Taught = []
     learns = training.train
 
-    def note(config: Any, pool: Any, labels: np.ndarray, **rest: Any) -> Any:
-        found.append((pool.inputs, labels, rest["soft"]))
-        return learns(config, pool, labels, **rest)
+    def note(config: Any, lesson: Lesson, **rest: Any) -> Any:
+        found.append((lesson.pool.inputs, lesson.labels, lesson.chances))
+        return learns(config, lesson, **rest)
 
     monkeypatch.setattr(training, "train", note)
     return found

@@ -118,8 +118,8 @@ def test_a_mixed_plan_splits_the_budget(folder: Path, capsys) -> None:
     assert not any(entry.mechanism.uncalibrated for entry in known.priced())
     assert solved(known) is known
     assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
-    (line,) = (text for text in capsys.readouterr().out.splitlines() if "(slot 0)" in text)
-    assert all(word in line for word in ("rho", "sigma_count", "epsilon", "(slot 2)"))
+    (line,) = (text for text in capsys.readouterr().out.splitlines() if "sigma_count" in text)
+    assert all(word in line for word in ("rho", "(slot 0)", "epsilon", "(slot 2)"))
 
 
 @pytest.mark.parametrize("epsilon", ["0.1", "2"])
