@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.datasets.data_config import ID, DataConfig
-from ...wall.datasets.tables import read_table
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData, require_known
 from ...wall.files import ROWS, whole
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
+from ..records.private_records import table_columns
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -97,8 +97,7 @@ def require_there(data: DataConfig) -> None:
     named = {"data.id": data.id * (data.id != ID), "data.person": data.person}
     if data.source != "table" or not any(named.values()):
         return
-    field, path = ("data.path", data.path) if data.split else ("data.private", data.private)
-    columns = read_table(field, path).columns
+    columns = table_columns(data)
     for name, column in named.items():
         require_known(name, [column] * bool(column), columns, "a column of the private rows")
 

@@ -310,6 +310,12 @@ def _array_rows(
     return _judged(task, inputs, labels, ids, {}, persons)
 
 
+def table_columns(config: DataConfig) -> list[str]:
+    """Names of the columns of the private rows' table, which are public. Raises as read_table."""
+    named = ("data.path", config.path) if config.split else ("data.private", config.private)
+    return [*read_table(*named).columns]
+
+
 def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     if config.split:
         table = one_file(config.path, config.split, "private")
