@@ -15,9 +15,9 @@ from .student_config import StudentConfig
 # The least guess, however few public rows there are: for 50 records every method seems hopeless.
 # KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.
 LEAST_RECORDS = 1_000
-IMAGENET = ["efficientnet_lite0", "efficientnet_lite0_stages", "efficientnet_lite2"]
 STAGES = "efficientnet_lite2_stages"
-FEATURES = ("auto", "hog", "raw", *MAPS, "trees", *IMAGENET, STAGES, "box")
+IMAGENET = ("efficientnet_lite0", "efficientnet_lite0_stages", "efficientnet_lite2", STAGES)
+FEATURES = ("auto", "hog", "raw", *MAPS, "trees", *IMAGENET, "box")
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -28,14 +28,14 @@ class FirstFeatures:
     Args:
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
             by the data, "efficientnet_lite2_stages" for images by ImageNet weights (in a package)
-            at three depths, "efficientnet_lite2" at the last, lite0 for a smaller network in two
-            thirds of the time, "timm/NAME" for images by a timm model with its published weights,
-            "box" for feature vectors in a declared box, "fourier" for 1,024 random Fourier features
-            of few columns of deviation about 1, as a table's are: classes with curved borders;
-            "bins" for vectors
-            beside up to 64 bins of each entry, one for each value or quantile of the public rows:
-            classes that depend on single columns, in any way; "trees" for vectors beside the logits
-            of boosted trees of the labelled public rows, for public_labels: train.
+            at three depths, "efficientnet_lite2" at the last, efficientnet_lite0 for a smaller
+            network in two thirds of the time, "timm/NAME" for images by a timm model with its
+            published weights, "box" for feature vectors in a declared box, "fourier" for 1,024
+            random Fourier features of few columns of deviation about 1, as a table's are: classes
+            with curved borders; "bins" for vectors beside up to 64 bins of each entry, one for each
+            value or quantile of the public rows: classes that depend on single columns, in any way;
+            "trees" for vectors beside the logits of boosted trees of the labelled public rows, for
+            public_labels: train.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
             null.
         box: the public domain of feature vectors (the vectors' units), required by "box": [low,

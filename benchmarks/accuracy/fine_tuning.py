@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=0, help="of the split")
-    parser.add_argument("--features", choices=(*IMAGENET, STAGES), default=STAGES)
+    parser.add_argument("--features", choices=IMAGENET, default=STAGES)
     parser.add_argument("--threads", type=int, default=1)
     known = StudentConfig(backbone="pretrained", objective="fixmatch", augment="natural")
     known = replace(known, steps=300, learning_rate=5e-4)

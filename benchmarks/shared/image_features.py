@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.student.asking.features import principal_axes
-from labelwall.student.public_settings import IMAGENET, STAGES
+from labelwall.student.public_settings import IMAGENET
 from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
@@ -30,7 +30,7 @@ from labelwall.wall.labels import class_names
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite
 
-FEATURES = (*IMAGENET, STAGES, "hog")
+FEATURES = (*IMAGENET, "hog")
 CHUNK = 1000  # images a file
 SPLITS = ("test", "train")
 

@@ -167,7 +167,7 @@ def first_extractor(
         if trees is None:
             raise lacking()
         return _by_tensors(TREES, trees.tensors, task.input_shape[0] + trees.held.shape[1], task)
-    if name in (*IMAGENET, STAGES):
+    if name in IMAGENET:
         from ...wall.networks import efficientnet_lite  # torch
 
         return efficientnet_lite(name, task.input_shape, task.num_classes)

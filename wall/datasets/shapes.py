@@ -55,9 +55,10 @@ def _inside(shape: np.ndarray, size: int) -> np.ndarray:
     corners = ANGLES if kind < 0.5 else ANGLES[:: 6 if kind < 0.8 else 8] + math.pi / 4
     across, down = np.cos(corners) * radius, np.sin(corners) * radius * (0.3 + 0.7 * flat)
     cos, sin = math.cos(2 * math.pi * turn), math.sin(2 * math.pi * turn)
-    points = x * size + cos * across - sin * down, y * size + sin * across + cos * down
+    along = x * size + cos * across - sin * down
+    points = np.column_stack([along, y * size + sin * across + cos * down])
     mask = Image.new("1", (size, size))
-    ImageDraw.Draw(mask).polygon([*zip(*points, strict=True)], fill=1)
+    ImageDraw.Draw(mask).polygon(points.ravel().tolist(), fill=1)
     return np.asarray(mask)
 
 
