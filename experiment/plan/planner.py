@@ -273,21 +273,24 @@ class Rehearser:
         return sorted(choices, key=self.order)
 
     def forecast(self, last: list[Candidate[M]], draws: range) -> list[Choice[M]]:
-        """The last candidates, best first: each time that their draws are doubled, half are left.
-
-        If nobody guessed the records, many steps go before few that are hardly better.
-        """
+        """The last candidates, best first: each time that their draws are doubled, half are left."""
         beaten = list[Choice[M]]()
         for share in (4, 2):
             found = self.each(last, draws[: len(draws) // share])
             half = (len(found) + 1) // 2
             last, beaten = [choice.candidate for choice in found[:half]], found[half:] + beaten
-        ranked = self.each(last, draws) + beaten
-        return ranked if self.goal.told else _counting_first(ranked)
+        return self.each(last, draws) + beaten
 
-    def order(self, choice: Choice[Any]) -> tuple[bool, float]:
-        """A key by which accurate enough choices come first, and of these the best."""
-        return not self.goal.allows(choice.accuracy), -choice.worth
+    def order(self, choice: Choice[Any]) -> tuple[bool, bool, float]:
+        """A key by which accurate enough choices come first, and of these the best.
+
+        If nobody guessed the records, many steps go before few: a run corrects the axes by the
+        count that the first of many steps has.
+        """
+        form, goal = choice.mechanism.query_form, self.goal
+        counts = isinstance(form, SumsForm) and form.labels == "class"
+        few = not goal.told and counts and form.steps < MANY_STEPS
+        return not goal.allows(choice.accuracy), few, -choice.worth
 
     def near(self, tried: list[Choice[M]], share: float) -> bool:
         """Whether the best has that share of another kind's worth."""
@@ -430,21 +433,6 @@ def _near(
         with suppress(InvalidInput):  # of given settings that no neighbour goes with
             near |= {(choice.view, each): None for each in goal.kept(around(choice.view, good))}
     return [each for each in near if each not in known]
-
-
-def _counting_first(ranked: list[Choice[M]]) -> list[Choice[M]]:
-    """Choices, with many steps before few that are hardly better.
-
-    A run corrects the axes by the count that the first of many steps has.
-    """
-    best = ranked[0]
-    least = best.worth - 2 * best.spread * best.answered
-    for choice in ranked if not best.of_values else []:
-        form = choice.mechanism.query_form
-        few = isinstance(form, SumsForm) and form.steps < MANY_STEPS
-        if choice.worth >= least and not few:
-            return [choice, *(other for other in ranked if other is not choice)]
-    return ranked
 
 
 def noiseless(mechanism: M, given: Mapping[str, Any]) -> M:
