@@ -175,6 +175,16 @@ class Layer:
         layer = axes @ weights[:-1] * length
         return cls(layer, constant * weights[-1] - center @ layer)
 
+    @classmethod
+    def of(cls, network: ExtractorSpec) -> "Layer":
+        """The last layer of a network."""
+        tensors = safetensors.torch.load(network.weights)
+        return cls(tensors["head.weight"].double().numpy().T, tensors["head.bias"].double().numpy())
+
+    def mean(self, other: "Layer") -> "Layer":
+        """The layer with the mean of both layers' logits."""
+        return Layer((self.weights + other.weights) / 2, (self.constant + other.constant) / 2)
+
     def begin(self, head: nn.Linear) -> None:
         """Set the weights of a network's ``head``."""
         with torch.no_grad():

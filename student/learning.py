@@ -149,7 +149,9 @@ def learn(
     ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
     estimated = [*estimates(results, planned.period), asked.estimate]
-    network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER)
+    of = asked.features.of
+    refined = bool(of) and results[of - 1].period == planned.period
+    network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
     if network is None or not (smoothed or _foreign_or_few(public, asked, estimated)):
@@ -168,13 +170,20 @@ def learn(
     return Learned(score=score, estimate=asked.estimate, taught=False)
 
 
-def _released_network(public: PublicRows, asked: Asked, file: Path) -> ExtractorSpec | None:
-    """A round's released classifier with the network of its features, where it has one."""
+def _released_network(
+    public: PublicRows, asked: Asked, file: Path, refined: bool
+) -> ExtractorSpec | None:
+    """A round's released classifier with the network of its features, where it has one.
+
+    ``refined``: whether a student of the same records made these features. Then logits are the mean
+    of the classifier's and of this student's: each has noise of its own.
+    """
     features = asked.features.spec
     if not file.exists():
         return None
     if features.backbone.startswith(BESIDE):
-        return Layer.released(file, features, public.features.plain(features)).on(features)
+        layer = Layer.released(file, features, public.features.plain(features))
+        return (layer.mean(Layer.of(features)) if refined else layer).on(features)
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 

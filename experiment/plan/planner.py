@@ -273,7 +273,7 @@ class Rehearser:
         return sorted(choices, key=self.order)
 
     def forecast(self, last: list[Candidate[M]], draws: range) -> list[Choice[M]]:
-        """The last candidates, best first: each time that their draws are doubled, half are left."""
+        """The last candidates, best first. Each time that draws are doubled, half are left."""
         beaten = list[Choice[M]]()
         for share in (4, 2):
             found = self.each(last, draws[: len(draws) // share])

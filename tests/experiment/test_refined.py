@@ -1,6 +1,7 @@
 """Whole runs in which a pretrained student's features make the next round's labels."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,12 @@ import torch
 import labelwall as lw
 from labelwall.experiment.config.settings import config_of
 from labelwall.experiment.run.entry import run
+from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.use.export import export
+from labelwall.student.fine_tuning import Layer
 from labelwall.student.module import Student
+from labelwall.student.round_files import CLASSIFIER
+from labelwall.student.train import features_of, outputs
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.networks import without_head
@@ -101,6 +106,15 @@ def test_a_loop_that_is_killed_in_the_training_ends_with_the_same_student(
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     left = {path.name for path in (tmp_path / "killed").rglob("*")}
     assert not left & {"views.npy", "views.part", "checkpoints"}
+
+    run_folder, rows = RunFolder(tmp_path / "whole"), images(30, 7)[0]
+    asked, taught = run_folder.extractor(second["features"]), run_folder.load_extractor(1)
+    plain = partial(features_of, taught)
+    with np.load(tmp_path / "data.npz") as data:
+        layer = Layer.released(run_folder.round(2) / CLASSIFIER, asked, plain(data["public_x"]))
+    released = plain(rows) @ layer.weights + layer.constant
+    said = outputs(run_folder.load_extractor(2), rows)
+    np.testing.assert_allclose(said, (released + outputs(taught, rows)) / 2, rtol=1e-3, atol=1e-3)
 
     student = lw.load(tmp_path / "whole").student
     assert student.info.backbone == beside
