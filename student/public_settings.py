@@ -66,6 +66,21 @@ class FirstFeatures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CountedPlan:
+    """What suits other records than were guessed, by a rehearsal.
+
+    Args:
+        records: number of private records, a count.
+        features: of the first round, as in a configuration.
+        axes: principal axes, a count.
+    """
+
+    records: Count
+    features: str
+    axes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublicSide(FirstFeatures, Computing):
     """What asking and training need; of the private side nothing but how many records a guess has.
 
@@ -83,6 +98,8 @@ class PublicSide(FirstFeatures, Computing):
         expected_records: a PUBLIC guess of the number of private records (a count), for plans and
             warnings, those of several custodians together; the published split's or the public
             rows' when null.
+        by_count: features and axes for more records than were guessed, which a search rehearsed: a
+            first count of the records takes the nearest ones.
     """
 
     data: DataConfig
@@ -91,6 +108,7 @@ class PublicSide(FirstFeatures, Computing):
     public_labels: Literal["metrics", "train"] = "metrics"
     seed: int = 0
     expected_records: Count | None = None
+    by_count: list[CountedPlan] = field(default_factory=list)
 
     @property
     def taught(self) -> bool:

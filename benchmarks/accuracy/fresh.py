@@ -61,7 +61,7 @@ from labelwall.experiment.plan.search import mechanisms_for, planned_config, sea
 from labelwall.experiment.plan.stand_ins import RehearsingTeacher
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.asking.ask import ask_matrices
-from labelwall.student.asking.counted_axes import axes_by_count
+from labelwall.student.asking.counted_axes import plan_by_count
 from labelwall.student.asking.features import (
     extractor_of_round,
     first_extractor,
@@ -327,13 +327,13 @@ def labels(split: Split, epsilon: float, seed: int) -> dict:
     goal = Goal(epsilon=epsilon, delta=DELTA, expected_records=guess, queries=len(x["public"]),
                 rounds=1, told=False)  # fmt: skip
     public = PublicData(x["public"], None, x["test"], y["test"])
-    found = search(config, task, public, goal, mechanisms_for(config), no_progress).chosen
-    config = planned_config(config, found)
+    found = search(config, task, public, goal, mechanisms_for(config), no_progress)
+    config = replace(planned_config(config, found.chosen), by_count=list(found.by_count))
     schedule = solver.solved(config.schedule)
     (planned,), settings = schedule.asked_rounds(seed), config.public_side()
     first = first_extractor(settings, task, x["public"])
     plain = {k: plain_features(settings, first, own, lambda *_: None) for k, own in x.items()}
-    start = whitened(first, found.view.whiten, lambda _: plain["public"])
+    start = whitened(first, found.chosen.view.whiten, lambda _: plain["public"])
     codes, rng = space.encode("labels", y["private"]), np.random.default_rng(seed)
 
     def teacher(form: QueryForm) -> tuple[ExtractorSpec, dict, RehearsingTeacher]:
@@ -349,9 +349,13 @@ def labels(split: Split, epsilon: float, seed: int) -> dict:
     form = planned.form
     spec, rows, counting = teacher(form)
     if isinstance(form, SumsForm):
-        axes = axes_by_count(counting.count, planned, spec, guess, plain["public"])
-        if axes is not None:
-            planned = replace(planned, form=replace(form, axes=axes, steps=form.steps - 1))
+        suited = plan_by_count(counting.count, planned, spec, plain["public"], settings)
+        if suited is not None:
+            planned = replace(planned, form=replace(form, axes=suited.axes, steps=form.steps - 1))
+            if suited.features != settings.features:
+                settings = replace(settings, features=suited.features)
+                start = first_extractor(settings, task, x["public"])
+                plain = {k: plain_features(settings, start, v, no_progress) for k, v in x.items()}
             spec, rows, counting = teacher(planned.form)
     with tempfile.TemporaryDirectory() as folder:
         answers, _ = ask_matrices(MatrixRound(
@@ -359,7 +363,11 @@ def labels(split: Split, epsilon: float, seed: int) -> dict:
             rows=rows["test"], folder=Path(folder),
         ))  # fmt: skip
     right = score(split, space.decode(answers.labels), y["test"])
-    return {"right": right, "forecast": found.accuracy, "chosen": f"{found.view}, {planned.form}"}
+    return {
+        "right": right,
+        "forecast": found.chosen.accuracy,
+        "chosen": f"{settings.features}, {planned.form}",
+    }
 
 
 def run(

@@ -41,7 +41,7 @@ from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.plan.stand_ins import RehearsingTeacher
 from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.boosted import TREES, Boosted, boosted
-from labelwall.student.asking.counted_axes import axes_by_count
+from labelwall.student.asking.counted_axes import plan_by_count
 from labelwall.student.asking.features import (
     PublicFeatures,
     extractor_of_round,
@@ -167,7 +167,7 @@ def released(
     space = label_space("class", [str(number) for number in range(classes)], [])
     task = Task(space, x["public"].shape[1:])
     config = _config(epsilon, seed, FIXED.get(method, "auto"))
-    began, guess = time.process_time(), config.records(PUBLIC)
+    began = time.process_time()
     if method in FIXED:
         config = replace(config, mechanism=fixed(epsilon))
     else:
@@ -188,11 +188,10 @@ def released(
         return spec, rows, length, counting
 
     spec, rows, length, counting = teacher(planned.form)
-    axes = axes_by_count(counting.count, planned, spec, guess, features.plain(spec))
-    if axes is not None:
-        planned = replace(
-            planned, form=replace(planned.form, axes=axes, steps=planned.form.steps - 1)
-        )
+    suited = plan_by_count(counting.count, planned, spec, features.plain(spec), settings)
+    if suited is not None:  # of these features, since nothing else was rehearsed
+        form = replace(planned.form, axes=suited.axes, steps=planned.form.steps - 1)
+        planned = replace(planned, form=form)
         spec, rows, length, counting = teacher(planned.form)
     with tempfile.TemporaryDirectory() as folder:
         answers, _ = ask_matrices(MatrixRound(

@@ -57,4 +57,5 @@ class Config(PrivateSide, PublicSide):
             features=self.features if fixed else known.features,
             box=self.box if fixed else known.box,
             whiten=self.whiten or known.whiten,
+            by_count=self.by_count if fixed else known.by_count,
         )

@@ -22,6 +22,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ...student.linear.tuning import MANY_STEPS
+from ...student.public_settings import CountedPlan
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import epsilon_from_rdp
 from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp
@@ -219,7 +220,8 @@ class Optimum(Generic[M]):
     """The result of a search.
 
     ``tried``: the chosen one, then the others, best first; ``source``, ``frequent``: of the rows of
-    the forecasts, as ``RehearsalRows`` has them; ``reason``: why the first is chosen.
+    the forecasts, as ``RehearsalRows`` has them; ``reason``: why the first is chosen; ``by_count``:
+    what suits more records than were guessed.
     """
 
     goal: Goal
@@ -227,6 +229,7 @@ class Optimum(Generic[M]):
     source: str
     frequent: float = 0.0
     reason: Reason = Reason.BEST
+    by_count: tuple[CountedPlan, ...] = ()
 
     @property
     def chosen(self) -> Choice[M]:

@@ -168,9 +168,14 @@ class Rehearsal:
         """Labels of the labelled rows, int64 [n]."""
         return self.task.labels.encode("labels", self.labelled.labels)
 
-    def score(self, view: View, mechanism: Mechanism, draws: range, asked: int) -> Forecast:
-        """See ``PublicRows.rehearse``. Deterministic, so that no draw is repeated."""
-        folds = [self._rehearsed(view, mechanism, number, asked) for number in draws]
+    def score(
+        self, view: View, mechanism: Mechanism, draws: range, asked: int, times: int = 1
+    ) -> Forecast:
+        """See ``PublicRows.rehearse``. Deterministic, so that no draw is repeated.
+
+        ``times``: as many records as the goal expects, for mechanisms that ask by matrices.
+        """
+        folds = [self._rehearsed(view, mechanism, number, asked, times) for number in draws]
         answered, scores = np.array(folds).T
         spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
@@ -194,10 +199,10 @@ class Rehearsal:
         return compared(votes, 0.0, cast)[1].foreign
 
     def _rehearsed(
-        self, view: View, mechanism: Mechanism, number: int, queries: int
+        self, view: View, mechanism: Mechanism, number: int, queries: int, times: int
     ) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
-        if (key := (view, mechanism, number, queries)) in self._scores:
+        if (key := (view, mechanism, number, queries, times)) in self._scores:
             return self._scores[key]
         mechanism = mechanism.for_unit(self.goal.unit)
         mechanism = mechanism.noisier(math.sqrt(self.goal.custodians))  # each adds all of it
@@ -205,7 +210,7 @@ class Rehearsal:
         if mechanism.query_form.matrix is None:
             asked, labels = self._by_queries(view, mechanism, fold, rng, queries)
         else:
-            asked, labels = self._by_matrices(view, mechanism, fold, rng)
+            asked, labels = self._by_matrices(view, mechanism, fold, rng, times)
         space, has = self.task.labels, labels != ABSTAINED
         score = space.score(space.decode(labels), self.labelled.labels[asked], has)
         errors = score.get("errors")  # of values
@@ -214,7 +219,7 @@ class Rehearsal:
         return self._scores[key]
 
     def _by_matrices(
-        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator
+        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator, times: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """(which labelled rows are asked about, their labels)."""
         form, asked = mechanism.query_form, self._asked(fold)
@@ -225,7 +230,7 @@ class Rehearsal:
             labels=self.labels[~asked],
             classes=self.task.num_classes,
             length=seen.length,
-            records=self.goal.expected_records,
+            records=times * self.goal.expected_records,
             rng=rng,
         )
         seed = self.settings.seed * 1000 + 1

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ...student.asking.boosted import TREES, Boosted, boosted, lacking
 from ...student.asking.features import first_extractor
 from ...student.learning import check_student
-from ...student.public_settings import STAGES, PublicSide
+from ...student.linear.tuning import MANY_STEPS
+from ...student.public_settings import STAGES, CountedPlan, PublicSide
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
@@ -31,7 +33,7 @@ from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.feature_maps import MAPS
 from ...wall.files import write_file
 from ...wall.progress import Progress
-from ...wall.questions import MatrixForm
+from ...wall.questions import MatrixForm, SumsForm
 from ..config.config import Config
 from ..config.settings import to_yaml
 from ..config.tuning import MIN_ROWS
@@ -77,7 +79,8 @@ def best_plan(
         )
         goal = _goal(own, len(public.inputs), min_accuracy)
         optimum = search(own.public_side(), task, public, goal, mechanisms, console.progress)
-        found.append((planned_config(own, optimum.chosen), optimum))
+        planned = planned_config(own, optimum.chosen)
+        found.append((replace(planned, by_count=list(optimum.by_count)), optimum))
     best, optimum = max(found, key=lambda each: each[1].chosen.worth)
     if len(found) > 1:
         console.say(f"texts: {best.data.text_features} has the most right labels forecast")
@@ -137,10 +140,52 @@ def search(
         )
         optima = _optima(mechanisms, goal, rows, progress)
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
+        more = _by_count(best, by_name, progress)
     tried = [choice for optimum in optima for choice in optimum.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
-    return replace(best, tried=tuple(tried))
+    return replace(best, tried=tuple(tried), by_count=more)
+
+
+def _by_count(
+    best: Optimum[Any], stages: Mapping[str, Rehearsal], progress: Progress
+) -> tuple[CountedPlan, ...]:
+    """Features and axes that suit more records than were guessed, with the steps that were chosen.
+
+    Nothing if somebody told the records, or if the mechanism has no sum to count them by.
+    """
+    chosen, goal = best.chosen, best.goal
+    form = chosen.mechanism.query_form
+    counts = isinstance(form, SumsForm) and form.labels == "class" and form.steps >= MANY_STEPS
+    if goal.told or goal.periods > 1 or not counts or form.axes is None or "axes" in goal.given:
+        return ()
+    of_columns = ("raw", *MAPS)
+    names = of_columns if chosen.view.features in of_columns else (chosen.view.features,)
+    plain = [v for name in names if name in stages for v in stages[name].views if not v.whiten]
+    tried = [
+        (view, replace(chosen.mechanism, axes=axes))
+        for view in plain
+        for axes in sorted({min(count, view.axes) for count in tuning.AXES})
+        if axes >= form.axes or view != chosen.view
+    ]
+
+    def right(candidate: tuple[View, Mechanism], times: int, draws: range) -> float:
+        view, mechanism = candidate
+        forecast = stages[view.features].score(view, mechanism, draws, chosen.asked, times)
+        return forecast.answered * forecast.accuracy
+
+    plans, what = list[CountedPlan](), "rehearsing more records"
+    with threadpool_limits(limits=1):
+        for number, times in enumerate(tuning.MORE if tried else ()):
+            progress(what, number, len(tuning.MORE))
+            ranked = sorted(tried, key=lambda each: -right(each, times, range(1)))[: tuning.LAST]
+            fresh = range(1, 1 + tuning.DRAWS_OF_MORE)
+            view, mechanism = max(ranked, key=lambda each: right(each, times, fresh))
+            records = times * goal.expected_records
+            plan = CountedPlan(records=records, features=view.features, axes=mechanism.axes)
+            plans.append(plan)
+            progress(what, number + 1, len(tuning.MORE))
+    return tuple(plans)
 
 
 def _optima(

@@ -63,9 +63,16 @@ def choose_features(current: AskingRound) -> AskingFeatures:
     return features_as_asked(current, form, current.counted if is_counted else own)
 
 
-def features_as_asked(current: AskingRound, form: QueryForm, file: str) -> AskingFeatures:
-    """A round's features with the axes or landmarks that the ``form`` needs, stored in ``file``."""
+def features_as_asked(
+    current: AskingRound, form: QueryForm, file: str, others: ExtractorSpec | None = None
+) -> AskingFeatures:
+    """A round's features with the axes or landmarks that the ``form`` needs, stored in ``file``.
+
+    ``others``: features to ask with in the place of the round's own.
+    """
     plain = _plain_features(current)
+    if others is not None:
+        plain = AskingFeatures(spec=others, file="", of=0)
 
     def build() -> ExtractorSpec:
         return extractor_of_round(plain.spec, form, current.public.features.plain)

@@ -1,4 +1,4 @@
-"""Axes of a linear classifier by a first sum, which counts the private records."""
+"""Axes and features of a linear classifier by a first sum, which counts the private records."""
 
 import math
 from dataclasses import replace
@@ -12,9 +12,10 @@ from ...wall.messages import ExtractorSpec
 from ...wall.questions import Round, SumsForm
 from ..linear.measure import carried_axes
 from ..linear.tuning import MANY_STEPS
+from ..public_settings import CountedPlan, PublicSide
 from .asking_features import AskingFeatures, features_as_asked
 from .asking_round import AskingRound
-from .features import axes_a_row
+from .features import axes_a_row, first_extractor
 from .matrix_round import Count
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
@@ -29,27 +30,43 @@ def on_counted_axes(
     if not isinstance(form, SumsForm):
         return planned, features
     if not (current.folder.path / current.counted).exists():
-        guess, extractor = public.settings.records(len(public.data.inputs)), features.spec
+        settings, extractor = public.settings, features.spec
         plain = public.features.plain(extractor)
-        axes = axes_by_count(teacher.count, planned, extractor, guess, plain)
-        if axes is None:
+        if features.of:  # other features were rehearsed
+            settings = replace(settings, by_count=[])
+        suited = plan_by_count(teacher.count, planned, extractor, plain, settings)
+        if suited is None:
             return planned, features
-        kept = public.features.quantised(extractor).shape[1]
+        kept, others = public.features.quantised(extractor).shape[1], None
+        also = ""
+        if suited.features != settings.features:
+            first = replace(settings, features=suited.features)
+            others = first_extractor(first, public.task, public.data.inputs)
+            also = f" of {suited.features} features"
+        guess = settings.records(len(plain))
         console.say(
             f"round {planned.number}: the first sum counts other records than {guess}, which were "
-            f"guessed (expected_records), so the next ones have {axes} axes, which suit them, in "
-            f"the place of {kept}. Nothing is to be done"
+            f"guessed (expected_records), so the next ones have {suited.axes} axes{also}, which "
+            f"suit them, in the place of {kept}. Nothing is to be done"
         )
-        features = features_as_asked(current, replace(form, axes=axes), current.counted)
+        form = replace(form, axes=suited.axes)
+        features = features_as_asked(current, form, current.counted, others)
         teacher.use_extractor(features.spec)
     # The first sum was spent on other axes
     return replace(planned, form=replace(form, steps=form.steps - 1)), features
 
 
-def axes_by_count(
-    count: Count, planned: Round, extractor: ExtractorSpec, guess: int, plain: np.ndarray
-) -> int | None:
-    """Number of axes that the records carry, if a first sum speaks against a ``guess`` of them.
+def plan_by_count(
+    count: Count,
+    planned: Round,
+    extractor: ExtractorSpec,
+    plain: np.ndarray,
+    settings: PublicSide,
+) -> CountedPlan | None:
+    """What suits the records, if a first sum speaks against the guess of them.
+
+    Of more records that is the nearest of the plans that were rehearsed for more. Without any, and
+    of fewer records, other axes of the same features follow.
 
     ``extractor``: on the axes that the guess led to; ``plain``: features of PUBLIC rows that have
     them, [n, d]. Only many steps for classes can spare a sum: if axes change, one is left out of
@@ -67,12 +84,20 @@ def axes_by_count(
     if counts is None:  # a cap refuses it
         return None
     noise = form.deviation * SENSITIVITY / COUNT
+    guess = settings.records(len(plain))
     records = max(float(counts[0, -1]) / COUNT, noise / 2)
     if abs(records - guess) < noise or guess / OFF < records < guess * OFF:
         return None
+    if settings.by_count and records > guess:
+        nearest = min(settings.by_count, key=lambda each: abs(math.log(each.records / records)))
+        same = (nearest.features, nearest.axes) == (settings.features, kept)
+        nearer = nearest.records / records < records / guess
+        return nearest if nearer and not same else None
     strength = records * math.sqrt(form.steps) / (form.deviation * classes)
     most = max(1, min(int(len(plain) * axes_a_row(extractor.backbone)), plain.shape[1]))
     carried = carried_axes(strength, classes, most)
     if (carried > kept) != (records > guess):  # fewer records never carry more axes
         return None
-    return None if kept / SIMILAR < carried < kept * SIMILAR else carried
+    if kept / SIMILAR < carried < kept * SIMILAR:
+        return None
+    return CountedPlan(records=round(records), features=settings.features, axes=carried)

@@ -30,13 +30,26 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("more", "said", "shape"),
+    [
+        ([], "8 axes, which suit them", (8, 8)),
+        ([{"records": 100, "features": "fourier", "axes": 6}], "6 axes of fourier", (1024, 6)),
+        ([{"records": 100, "features": "raw", "axes": 5}], "5 axes, which suit them", (8, 5)),
+    ],
+    ids=["other axes", "rehearsed features", "rehearsed axes"],
+)
+def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(
+    folder: Path, capsys, more, said, shape
+) -> None:
     """Other axes are asked with, once: a resumed run and predictions are answered for nothing."""
+    surer = {"mechanism": LINEAR | {"noise_multiplier": 7.0}, "features": "raw"}
+    tiny.configure(**SETTINGS | surer | {"by_count": more})
     assert pipeline.main(list(checks.RUN[:-1])) == 0
-    assert "(expected_records), so the next ones have 8 axes" in capsys.readouterr().err
+    assert f"(expected_records), so the next ones have {said}" in capsys.readouterr().err
     out = RunFolder(Path("out"))
     first, counted = (out.extractor(f"round_1/{name}") for name in (FEATURES, COUNTED))
-    assert [spec.projection().shape for spec in (first, counted)] == [(8, 3), (8, 8)]  # type: ignore[union-attr]
+    assert [spec.projection().shape for spec in (first, counted)] == [(8, 3), shape]  # type: ignore[union-attr]
     told = checks.summary()
     for name in ("metrics.json", "answers.npz", COUNTED):  # killed after the ledger's last charge
         (out.round(1) / name).unlink()

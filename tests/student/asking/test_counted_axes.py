@@ -5,12 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelwall.student.asking.counted_axes import axes_by_count
+from labelwall.student.asking.counted_axes import plan_by_count
+from labelwall.student.public_settings import CountedPlan, PublicSide
 from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.matrices import COUNT, Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
 from tests.student.asking.rounds import RECEIPT, planned
+
+
+def settings_of(features: str) -> PublicSide:
+    return PublicSide(data=DataConfig("arrays", path="-"), features=features)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +46,41 @@ def test_axes_follow_from_the_count_of_a_first_sum(
     form = PrivateLinear(steps=20, noise_multiplier=noise, axes=kept).query_form
     on_axes = {"center": (0.0,) * 500, "axes": bytes(2 * 500 * kept)}
     spec = ExtractorSpec(features, (500,), tiny.CLASSES, **on_axes)
-    plain = np.zeros((256, 500))
-    found = axes_by_count(count, planned(form), spec, 1_000, plain)
-    assert found == (axes and min(axes, most))
+    plain, settings = np.zeros((256, 500)), settings_of(features)  # whose guess is 1,000
+    found = plan_by_count(count, planned(form), spec, plain, settings)
+    assert (found and found.axes) == (axes and min(axes, most))
+    assert found is None or found.features == features
     assert not np.any(sent)
     few = replace(form, steps=9)
-    assert axes_by_count(count, planned(few), spec, 1_000, plain) is None  # too few to spare one
+    assert plan_by_count(count, planned(few), spec, plain, settings) is None  # too few to spare one
     assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "noise", "expected"),
+    [
+        (1_900, 20.0, None),  # not twice as many
+        (3_000, 20.0, ("bins", 20)),
+        (7_000, 20.0, ("bins", 20)),
+        (9_000, 20.0, ("fourier", 60)),  # nearer in the logarithm
+        (10**6, 20.0, ("fourier", 60)),
+        (200, 20.0, ("raw", 11)),  # nothing was rehearsed for fewer: other axes
+        (3_000, 900.0, None),  # hidden by the noise
+    ],
+)
+def test_plans_that_were_rehearsed_for_more_records_are_taken(records, noise, expected) -> None:
+    def count(matrix: Matrix) -> NoisyCounts:
+        sums = np.zeros((1, 41 * tiny.CLASSES + 1), dtype=np.int64)
+        sums[0, -1] = records * COUNT
+        return NoisyCounts(sums, RECEIPT)
+
+    form = PrivateLinear(steps=20, noise_multiplier=noise, axes=40).query_form
+    spec = ExtractorSpec("raw", (500,), tiny.CLASSES, center=(0.0,) * 500, axes=bytes(40_000))
+    more = [("bins", 20, 4_000), ("fourier", 60, 16_000)]
+    plans = [CountedPlan(features=f, axes=axes, records=n) for f, axes, n in more]
+    settings = replace(settings_of("raw"), by_count=plans)
+    found = plan_by_count(count, planned(form), spec, np.zeros((256, 500)), settings)
+    assert (found and (found.features, found.axes)) == expected
+    as_asked = replace(settings, by_count=[CountedPlan(features="raw", axes=40, records=4_000)])
+    if expected == ("bins", 20):  # no sum is spared for what the round asks with
+        assert plan_by_count(count, planned(form), spec, np.zeros((256, 500)), as_asked) is None
