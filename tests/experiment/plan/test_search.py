@@ -17,6 +17,7 @@ from labelwall.experiment.plan.show import expected
 from labelwall.experiment.run.door import resumed
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.whole_run import train
+from labelwall.student.public_settings import CountedPlan
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
@@ -109,6 +110,36 @@ def test_of_records_that_are_guessed_a_near_linear_classifier_is_taken(
     table = json.loads(folder.candidates.read_text())
     assert table["candidates"][0]["mechanism"]["kind"] == kind
     assert ("more records than guessed" in table["source"]) is (kind == "private_linear")
+
+
+def test_plans_for_more_records_are_rehearsed_if_nobody_told_them(config, monkeypatch) -> None:
+    """The best features and axes of each number of records, with the steps that were chosen."""
+    best = {1: ("raw", 2), 4: ("fourier", 8), 16: ("raw", 8)}
+    original, stage = auto.Rehearsal.score, auto.Rehearsal
+
+    def score(self, view, mechanism, draws, asked, times=1):  # type: ignore[no-untyped-def]
+        accuracy = 0.4
+        if mechanism.kind == "private_linear":
+            few = getattr(mechanism, "steps", 0) < 10
+            accuracy = 0.5 + 0.2 * ((view.features, mechanism.axes) == best[times]) + 0.3 * few
+        return replace(original(self, view, mechanism, range(1), asked), accuracy=accuracy)
+
+    monkeypatch.setattr(stage, "score", score)
+    for records in (None, 1_000):
+        folder = RunFolder(config.parent / f"out {records}")
+        open_ = replace(load_config(config), expected_records=records)
+        found = decided(open_, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
+        assert found.by_count == (
+            []
+            if records
+            else [
+                CountedPlan(records=4_000, features="fourier", axes=8),
+                CountedPlan(records=16_000, features="raw", axes=8),
+            ]
+        )
+        assert load_config(folder.config).by_count == found.by_count
+        many = found.mechanism.steps >= 10  # type: ignore[attr-defined]
+        assert many is (records is None)  # few steps can not count, whatever they promise
 
 
 def _cells_are_best(original, accuracy, spread=0.0):  # type: ignore[no-untyped-def]
