@@ -105,7 +105,7 @@ class ShownRows:
     """The record in shown.json.
 
     ``answered``: by the class that the model says, asked rows with a label and without one; empty
-    if all have one. ``columns``, ``words``: as in ``matters``.
+    if all have one. ``columns``, ``words``: as in ``shown.py``.
     """
 
     model: str  # SHA-256

@@ -284,9 +284,7 @@ class StudentModel:
             kind = "images uint8" if len(shape) == 3 else "vectors float32"
             rule = f"{kind} [n, {', '.join(map(str, shape))}], as the student was trained on"
             raise InvalidInput("inputs", rule, shape_text(rows))
-        if not np.isfinite(rows).all():
-            row = int(np.argmin(np.isfinite(rows).all(axis=1)))
-            raise InvalidInput("inputs", "finite", f"NaN, or a number beyond float32, in row {row}")
+        arrays.require_finite("inputs", rows)
         return rows
 
     def records(self, path: str | Path) -> tuple[np.ndarray, np.ndarray]:

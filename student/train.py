@@ -36,7 +36,7 @@ from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import student_model
 from .batches import STEPS_A_CHAPTER, Lesson, Pool, Steps, StudentData
-from .module import STUDENT_MODULES, Student
+from .module import STUDENT_MODULES
 from .round_files import EVENTS
 from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
 from .student_config import StudentConfig
@@ -80,10 +80,8 @@ def train(
     """
     require_devices(config)
     lesson, pool = lesson if config.soft else replace(lesson, chances=None), lesson.pool
-    if begin is None:
-        student = student_module(config, pool, seed)
-    else:
-        student = STUDENT_MODULES[pool.labels.kind](config, begin[0], pool, seed, begin[1])
+    network, depths = begin or (_fresh(config, pool, seed), None)
+    student = STUDENT_MODULES[pool.labels.kind](config, network, pool, seed, depths)
     last = run_dir / "checkpoints" / f"{_checkpoint(lesson.chances)}.ckpt"
     _forget_damaged(last, say)
     batches = partial(Steps, lesson, config, seed)
@@ -235,14 +233,13 @@ class History(Callback):
         self.rows = list(state_dict["rows"])
 
 
-def student_module(config: StudentConfig, pool: Pool, seed: int) -> Student:
-    """What is trained, with fresh weights."""
+def _fresh(config: StudentConfig, pool: Pool, seed: int) -> Backbone:
+    """The configured network with weights by the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = build(
+        return build(
             config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
         )
-    return STUDENT_MODULES[pool.labels.kind](config, network, pool, seed)
 
 
 def _checkpoint(soft: np.ndarray | None) -> str:

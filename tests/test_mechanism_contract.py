@@ -348,7 +348,7 @@ def test_what_it_declares_is_what_its_fields_and_releases_say(name: str) -> None
     mechanism = CASES[name]
     assert mechanism.sampled == hasattr(mechanism, "sample_rate")
     assert mechanism.screened == (len(mechanism.stages) == 2)
-    assert mechanism.ensemble == hasattr(mechanism, "teachers")
+    assert bool(mechanism.needs) == hasattr(mechanism, "teachers")
     assert mechanism.scores == mechanism.kind.startswith("score")
     assert mechanism.reuses == getattr(mechanism, "reuse", False)
     assert mechanism.leaves_classifier == isinstance(mechanism.query_form, SumsForm)

@@ -121,25 +121,11 @@ class RemoteTeacher:
         """
         return self._read(self._send("GET", "budget").json, form)
 
-    def receipts(self) -> list[dict[str, Any]]:
-        """The calls that were charged: this key's own, or everybody's for a custodian."""
-        return self._read(self._send("GET", "receipts").json, list)
-
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger to ``path``, complete or not at all."""
         content = self._send("GET", "ledger").content
         with whole(path) as file:
             file.write(content)
-
-    def add(self, inputs: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> None:
-        """For custodians: add records (labels and ids int64 [n]) that vote from the next query."""
-        body = encode({"inputs": inputs, "labels": labels, "ids": ids})
-        self._job(lambda: self._send("POST", "records", body), "adding records", dict)
-
-    def remove(self, ids: np.ndarray) -> None:
-        """For custodians: remove records (int64 [n] ids), which never vote again."""
-        removal = {"ids": ids.tolist()}
-        self._job(lambda: self._send("POST", "records/removals", removal), "removing records", dict)
 
     def _ask(
         self,
@@ -192,7 +178,7 @@ class RemoteTeacher:
         self,
         method: str,
         path: str,
-        body: object = None,
+        body: bytes | None = None,
         parameters: Mapping[str, str | int] | None = None,
         call: str | None = None,
     ) -> httpx.Response:
@@ -200,18 +186,16 @@ class RemoteTeacher:
 
         ``call``: the ``Idempotency-Key`` of a call with a receipt.
         """
-        content: dict[str, Any] = {} if body is None else {"json": body}
-        if isinstance(body, bytes):
-            headers = {"content-type": SAFETENSORS}
-            if call is not None:
-                headers["idempotency-key"] = call
-            content = {"content": body, "headers": headers}
+        headers = {} if body is None else {"content-type": SAFETENSORS}
+        headers |= {} if call is None else {"idempotency-key": call}
         waits = {"wait": WAIT} if method != "GET" or path.startswith("jobs/") else {}
         params = {**waits, **(parameters or {})}
         started, pause, silent = time.monotonic(), MIN_PAUSE, True
         while True:
             try:
-                reply = self._http.request(method, path, params=params, **content)
+                reply = self._http.request(
+                    method, path, params=params, content=body, headers=headers
+                )
                 if reply.status_code in (200, 202):
                     return reply
                 refusal = _refusal(reply)

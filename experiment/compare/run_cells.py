@@ -42,10 +42,9 @@ from ..run.baselines import frequent
 from ..run.door import resumed
 from ..run.entry import run
 from ..run.run_folder import RunFolder
-from .cell_lines import lines_of, to_csv, to_latex
 from .cells import Cell, Reference
 from .private_training import PrivateTraining, first_embedder
-from .table import plot, render, summarise
+from .table import lines_of, plot, render, summarise, to_csv, to_latex
 
 Lines = list[dict[str, Any]]
 RESTORE = "Restore it: without it a baseline is trained anew, which is another release."

@@ -1,5 +1,6 @@
-"""A comparison's table and picture, from the results of its cells."""
+"""A comparison's table and picture, and its cells as lines for CSV files, data frames and LaTeX."""
 
+import csv
 import io
 import statistics
 import warnings
@@ -8,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Results = list[dict[str, Any]]  # of cells, or lines of them
+COLUMNS = (
+    *("method", "data", "budget", "delta", "seed", "epsilon", "claim", "labels", "label_accuracy"),
+    *("label_rmse", "accuracy", "rmse", "mae", "r2", "cpu_seconds", "refused"),
+)
+# What LaTeX shows of each line: heading, factor and format
+SHARES = {"accuracy": (r"Accuracy (\%)", 100, ".1f")}
+ERRORS = {"rmse": ("RMSE", 1, ".4g"), "r2": ("$R^2$", 1, ".3f")}
 MARKERS = "osD^vP*X<>"
 SIZE = 6.4, 4.2  # of the picture, inches
 INK = "#1b2733"
@@ -27,16 +36,13 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarise(results: Results) -> Results:
     """One row for each method and budget: medians over the seeds, and a range.
 
     The range is that of the accuracy, or of R2 if rows have values.
     """
-    groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
-    for result in results:
-        groups.setdefault((result["method"], result["budget"]), []).append(result)
     rows = []
-    for (method, _), group in groups.items():
+    for (method, _), group in _groups(results).items():
         scores = [score(result) for result in group if "refused" not in result]
         epsilons = [result["epsilon"] for result in group]
         row = {
@@ -49,6 +55,14 @@ def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         rows.append(row | {name: _median([r.get(name) for r in group]) for name in MEDIANS})
     return rows
+
+
+def _groups(results: Results) -> dict[tuple[str, float | None], Results]:
+    """The results by method and budget."""
+    groups: dict[tuple[str, float | None], Results] = {}
+    for result in results:
+        groups.setdefault((result["method"], result["budget"]), []).append(result)
+    return groups
 
 
 def _median(values: list[Any]) -> Any:
@@ -64,7 +78,7 @@ def score(row: dict[str, Any]) -> float:
     return float(row["accuracy"] if row.get("errors") is None else row["errors"]["r2"])
 
 
-def render(rows: list[dict[str, Any]]) -> str:
+def render(rows: Results) -> str:
     """The table in Markdown; below it, whose epsilon it is if the ledger does not certify it."""
     scores = "labels right | test accuracy, median (range)"
     if any(row["errors"] for row in rows):
@@ -96,7 +110,7 @@ def _scores(row: dict[str, Any]) -> str:
     return f"{right} | {100 * row['accuracy']:.2f}%{spread}"
 
 
-def plot(rows: list[dict[str, Any]]) -> bytes:
+def plot(rows: Results) -> bytes:
     """SVG of each method's score by epsilon, its range as a band, and of the references.
 
     The same rows give the same bytes, without a date or a program's name. matplotlib is imported
@@ -120,7 +134,7 @@ def plot(rows: list[dict[str, Any]]) -> bytes:
     return buffer.getvalue()
 
 
-def _draw(axes: "Axes", rows: list[dict[str, Any]], unit: int) -> None:
+def _draw(axes: "Axes", rows: Results, unit: int) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     references = sorted((row for row in rows if row["epsilon"] is None), key=score, reverse=True)
@@ -147,3 +161,52 @@ def _draw(axes: "Axes", rows: list[dict[str, Any]], unit: int) -> None:
     # matplotlib's own formatter writes formulas, which are switched off.
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def lines_of(results: Results, data: str) -> Results:
+    """A dict of COLUMNS for each cell, None for what it does not have.
+
+    ``data``: a name of the rows. ``epsilon`` is what the cell's ledger certifies, or, where there
+    is a ``claim``, what that says; ``refused`` is why a cell has no model.
+    """
+    lines = []
+    for result in results:
+        errors, of_labels = (result.get(name) or {} for name in ("errors", "label_errors"))
+        known = {"data": data, "label_rmse": of_labels.get("rmse"), **result, **errors}
+        lines.append({name: known.get(name) for name in COLUMNS})
+    return lines
+
+
+def to_csv(lines: Results) -> str:
+    """The lines as CSV, below the names of their columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def to_latex(lines: Results, note: str) -> str:
+    """A table for booktabs, below a ``note``: by method and budget mean and range over seeds."""
+    shown = ERRORS if any(line["r2"] is not None for line in lines) else SHARES
+    heading = ["Method", r"$\varepsilon$", *(name for name, *_ in shown.values()), "Seeds"]
+    rows = [heading]
+    for (method, budget), group in _groups(lines).items():
+        claimed = " (claimed)" if group[0]["claim"] else ""
+        epsilon = "--" if budget is None else f"{max(line['epsilon'] for line in group):g}{claimed}"
+        scores = [_spread([line[name] for line in group], *form) for name, form in shown.items()]
+        # Of LaTeX's special characters a name can have this one alone (``MethodConfig``)
+        rows.append([method.replace("_", r"\_"), epsilon, *scores, str(len(group))])
+    first, *others = (" & ".join(row) + r" \\" for row in rows)
+    columns = "l" + "r" * (len(heading) - 1)
+    top = f"% Means, and ranges over seeds. {note}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"
+    return "\n".join([*top, first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _spread(values: list[float | None], _: str, factor: int, form: str) -> str:
+    """Mean and range of the known ``values``; a dash if the budget bought nothing."""
+    known = [factor * value for value in values if value is not None]
+    if not known:
+        return "--"
+    ends = f" ({min(known):{form}} to {max(known):{form}})" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):{form}}{ends}"

@@ -1,13 +1,16 @@
 """Pictures of a report: inline SVG in the page's own colours, light or dark, without scripts."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from markupsafe import Markup
 
 from ...student.measures import CURVE, Measures
 from ...student.results import RoundResult
+from ...student.round_files import EVENTS
 
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 320, 220, 44, 34, 10  # of a picture, and its margins (pixels)
 LEGEND = 16  # pixels of a line of the legend
@@ -15,6 +18,10 @@ MOST_LINES = 5  # in one picture
 COLOURS = ("var(--blue)", "var(--red)", "var(--green)", "var(--gold)", "var(--soft)")
 TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHARES = [(tick, f"{tick:g}") for tick in TICKS]  # ticks of an axis of shares
+# Of a training, as TensorBoard has them
+LOSSES = {"loss/supervised": "loss on labels", "loss/unlabelled": "loss on all rows"}
+RIGHT = "accuracy/test"
+Curve = list[tuple[int, float]]  # (step, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +79,37 @@ def roc(measures: Measures) -> Markup:
     if not lines:
         return Markup()
     return chart("ROC", lines, x_label="false positive rate", y_label="sensitivity")
+
+
+def training(round_folder: Path) -> Markup:
+    """Losses by step, each as a share of its highest, and test rows right; empty for few steps."""
+    curves, lines = _read(round_folder / EVENTS), list[Line]()
+    last = max((step for curve in curves.values() for step, _ in curve), default=0)
+    for tag, curve in sorted(curves.items()):
+        highest = 1.0 if tag == RIGHT else max(value for _, value in curve)
+        if len(curve) < 2 or highest <= 0 or (tag != RIGHT and tag not in LOSSES):
+            continue
+        name = "test rows right" if tag == RIGHT else f"{LOSSES[tag]}, of {highest:.3g}"
+        points = [(step / last, value / highest) for step, value in curve]
+        lines.append(Line(name=name, points=points))
+    if not lines:
+        return Markup()
+    ticks = [(share, str(round(share * last))) for share in (0.0, 0.5, 1.0)]
+    return chart("training", lines, x_label="step", y_label="share", x_ticks=ticks)
+
+
+def _read(path: Path) -> dict[str, Curve]:
+    """The curves by their names; none of a file that is missing or damaged."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow
+
+    curves = dict[str, Curve]()
+    if not path.is_file():
+        return curves
+    with suppress(Exception):  # of many types
+        events = EventAccumulator(str(path)).Reload()
+        for tag in events.Tags()["scalars"]:
+            curves[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+    return curves
 
 
 def chart(

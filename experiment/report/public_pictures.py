@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from markupsafe import Markup
@@ -78,7 +78,7 @@ def public_pictures(folder: RunFolder, summary: Summary, names: Sequence[str]) -
         ],
         shown=shown,
         answered=[] if shown is None else _answered(shown),
-        columns=[] if shown is None else _columns(shown),
+        columns=[] if shown is None else _bars(shown.columns),
     )
 
 
@@ -113,25 +113,22 @@ def _scatter(places: np.ndarray, labels: Sequence[str], colours: Mapping[str, st
 
 def _answered(shown: ShownRows) -> list[Bar]:
     """Bars of asked rows by class, with a label and without."""
-    longest = max((sum(pair) for pair in shown.answered.values()), default=1)
+    parts = ("answered", "abstained")
+    counts = {name: dict(zip(parts, pair, strict=True)) for name, pair in shown.answered.items()}
     return [
-        Bar(
-            name=name,
-            parts=[("answered", 100 * given / longest), ("abstained", 100 * withheld / longest)],
-            text=f"{given} of {given + withheld}",
-        )
-        for name, (given, withheld) in shown.answered.items()
+        replace(bar, text=f"{given} of {given + withheld}")
+        for bar, (given, withheld) in zip(_bars(counts), shown.answered.values(), strict=True)
     ]
 
 
-def _columns(shown: ShownRows) -> list[Bar]:
-    """Bars of columns, by the class of the answers that change."""
-    longest = max((sum(parts.values()) for parts in shown.columns.values()), default=1.0)
+def _bars(named: Mapping[str, Mapping[str, float]]) -> list[Bar]:
+    """Bars of named parts, with the sum of each in percent."""
+    longest = max((sum(parts.values()) for parts in named.values()), default=1.0)
     return [
         Bar(
             name=name,
-            parts=[(of, 100 * share / longest) for of, share in parts.items()],
+            parts=[(of, 100 * part / longest) for of, part in parts.items()],
             text=f"{100 * sum(parts.values()):.1f}%",
         )
-        for name, parts in shown.columns.items()
+        for name, parts in named.items()
     ]

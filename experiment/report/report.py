@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from ...student.measures import BINS, Measures, NameMeasures
+from ...student.measures import BINS
 from ...student.results import read
 from ...student.student_model import StudentInfo, unpack
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
@@ -35,12 +35,12 @@ from ..run.run_folder import RunFolder
 from ..run.summary import Summary
 from . import pictures
 from .public_pictures import public_pictures
-from .training_curves import training
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst, and no matrix
 ScoreOfName = tuple[str, int, float | None]
+T = TypeVar("T")
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
 TASKS = {  # the Hub's, by kind of label, for images and for vectors
     "class": ("image-classification", "tabular-classification"),
@@ -186,6 +186,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
     if space.kind == "attributes" and not without:
         most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
         frequent = dict(zip(space.names, most.tolist(), strict=True))
+    measured = [] if last.measures is None else list(last.measures.names.items())
     spelled = run.certified is not None and run.certified <= MOST_SPELLED
     settings = yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True)
     return {
@@ -202,7 +203,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "labels": space,
         "table": run.info.table,
         "shape": run.info.input_shape,
-        "scores": worst(scores_by_name(counts, space)),
+        "scores": worst(scores_by_name(counts, space), lambda named: named[2]),
         "frequent": frequent,
         "most_names": MOST_NAMES,
         "bins": BINS,
@@ -217,18 +218,10 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "scored": (score := run.summary.private_score) is not None and score.right is not None,
         "shown_config": settings,
         "measures": last.measures,
-        "measured": _measured(last.measures),
+        "measured": worst(measured, lambda named: named[1].auroc),
         "pictures": _pictures(run.folder, run.summary),
         "seen": public_pictures(run.folder, run.summary, space.names),
     }
-
-
-def _measured(measures: Measures | None) -> list[tuple[str, NameMeasures]]:
-    """The names' measures; of more than MOST_NAMES those of lowest AUROC."""
-    known = [] if measures is None else list(measures.names.items())
-    if len(known) <= MOST_NAMES:
-        return known
-    return sorted(known, key=lambda item: item[1].auroc or 2.0)[:MOST_NAMES]
 
 
 def _pictures(folder: RunFolder, summary: Summary) -> list[Markup]:
@@ -238,7 +231,7 @@ def _pictures(folder: RunFolder, summary: Summary) -> list[Markup]:
     if measures is not None:
         found += [pictures.reliability(measures), pictures.roc(measures)]
     if summary.kept.taught:
-        found.append(training(folder.path / f"round_{summary.best_round}"))
+        found.append(pictures.training(folder.path / f"round_{summary.best_round}"))
     return [picture for picture in found if picture]
 
 
@@ -259,11 +252,11 @@ def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
     ]
 
 
-def worst(scores: list[ScoreOfName]) -> list[ScoreOfName]:
-    """The scores, or the MOST_NAMES lowest ones."""
-    if len(scores) <= MOST_NAMES:
-        return scores
-    return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
+def worst(named: list[T], score: Callable[[T], float | None]) -> list[T]:
+    """All that is named, or the MOST_NAMES of lowest score; those without one are the last."""
+    if len(named) <= MOST_NAMES:
+        return named
+    return sorted(named, key=lambda one: 2.0 if (own := score(one)) is None else own)[:MOST_NAMES]
 
 
 def shown_config(config: Config) -> dict[str, Any]:

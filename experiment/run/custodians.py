@@ -125,21 +125,18 @@ class Custodians:
         """Each custodian by its ledger that was exported beside ``path``; of one that is left out,
         as it was last seen before.
         """
-        return tuple(self._described(url, place) for url, place in self._places(path).items())
-
-    def _described(self, url: str, place: Path) -> CustodianRecord:
-        left_out = self._left_out.get(url)
-        if not place.exists():
-            return CustodianRecord(teacher=url, left_out=left_out)
-        state = read_state(place)
-        assert state.plan is not None
-        return CustodianRecord(
-            teacher=url,
-            dataset=state.dataset,
-            ledger_head=state.head,
-            epsilon=None if state.unsafe else round_up(certified_epsilon(state.plan)),
-            left_out=left_out,
-        )
+        known = list[CustodianRecord]()
+        for url, place in self._places(path).items():
+            record = CustodianRecord(teacher=url, left_out=self._left_out.get(url))
+            if place.exists():
+                state = read_state(place)
+                assert state.plan is not None
+                epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
+                record = replace(
+                    record, dataset=state.dataset, ledger_head=state.head, epsilon=epsilon
+                )
+            known.append(record)
+        return tuple(known)
 
     def _places(self, path: Path) -> dict[str, Path]:
         """The file of each one's ledger, by URL."""

@@ -1,14 +1,15 @@
-"""The entry of a run: it decides, splits the configuration, and hands each side its part.
+"""The entry of a run: it decides, splits the configuration, and hands each side its part."""
 
-Rooms below take the parts alone.
-"""
-
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...student.asking.features import digest
+from ...student.public_settings import PublicSide
 from ...student.several_devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
+from ...teacher.custody.private_settings import PrivateSide
+from ...teacher.custody.schedule import Schedule
 from ...wall.console import Console
 from ...wall.files import write_file
 from ..config.config import Config
@@ -23,6 +24,18 @@ from .teachers import teacher_of
 
 if TYPE_CHECKING:
     from ...teacher.noise.entropy import Entropy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What each side needs of a configuration, and what is asked and paid for.
+
+    The configuration ends here: rooms below take one of these.
+    """
+
+    private: PrivateSide
+    public: PublicSide
+    schedule: Schedule
 
 
 def run(
@@ -48,17 +61,20 @@ def run(
     """
     folder = RunFolder(run_dir)
     config = resumed(config, folder)
-    private, schedule = placed(config.private_side(), run_dir, custodian), config.schedule
-    require_affordable(private.plan())
-    settings = config.public_side()
-    require_devices(settings.student)
+    parts = Parts(
+        private=placed(config.private_side(), run_dir, custodian),
+        public=config.public_side(),
+        schedule=config.schedule,
+    )
+    require_affordable(parts.private.plan())
+    require_devices(parts.public.student)
     folder.create()
     with console.timed("reading"):
-        public = public_rows(settings, private.budget.delta, console)
+        rows = public_rows(parts.public, parts.private.budget.delta, console)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
-        private,
-        public.task,
+        parts.private,
+        rows.task,
         entropy,
         console,
         known,
@@ -66,14 +82,14 @@ def run(
         isolate=isolate,
     ) as teacher:
         teacher.export(folder.ledger)
-        schedule = fixed(schedule, folder, console)
-        given = schedule.asked_rounds(public.settings.seed)
-        rounds = rounds_of(folder, given, digest(public.data.inputs), update)
+        final_schedule = fixed(parts.schedule, folder, console)
+        given = final_schedule.asked_rounds(parts.public.seed)
+        rounds = rounds_of(folder, given, digest(rows.data.inputs), update)
         period = rounds[-1].period
-        write_file(folder.config, to_yaml(config.scheduled(schedule)))
-        if schedule.budget.periods > 1:
-            console.say(f"period {period} of {schedule.budget.periods}")
-        score = schedule.asked_score(period)
+        write_file(folder.config, to_yaml(config.scheduled(final_schedule)))
+        if final_schedule.budget.periods > 1:
+            console.say(f"period {period} of {final_schedule.budget.periods}")
+        score = final_schedule.asked_score(period)
         numbers = [r.number for r in rounds if r.period == period]
-        console.expect(lambda: tried(settings, public.task, public.data, numbers, public.first))
-        return run_rounds(teacher, public, rounds, score, folder, console)
+        console.expect(lambda: tried(parts.public, rows.task, rows.data, numbers, rows.first))
+        return run_rounds(teacher, rows, rounds, score, folder, console)

@@ -58,14 +58,8 @@ def run_rounds(
     """
     results = folder.results(len(rounds))
     if public.learned is not None:
-        first = rounds[0]
-        features = (
-            features_of(public, results[0], folder)
-            if results
-            else choose_features(
-                AskingRound(public=public, planned=first, results=[], folder=folder)
-            )
-        )
+        first = AskingRound(public=public, planned=rounds[0], results=[], folder=folder)
+        features = features_of(public, results[0], folder) if results else choose_features(first)
         if alone := public_alone(public, features.spec):
             console.say(alone)
     for planned in rounds[len(results) :]:
@@ -182,6 +176,7 @@ def _summarise(
     teacher.export(folder.ledger)
     state, plan, kept = folder.ledger_state(), folder.plan(), rounds[best.number - 1]
     earlier = folder.finished()
+    same_tests = earlier is not None and earlier.kept.test_sha256 == kept.test_sha256
     balanced, worst = by_class(kept, public.task.labels)
     summary = Summary(
         epsilon=None if state.unsafe else round_up(certified_epsilon(plan)),
@@ -195,7 +190,7 @@ def _summarise(
         test_errors=kept.student_errors,
         balanced_accuracy=balanced,
         worst_class=worst,
-        baselines=known.baselines if (known := _same_tests(earlier, kept)) else baselines(public),
+        baselines=earlier.baselines if earlier and same_tests else baselines(public),
         rounds=tuple(rounds),
         dataset=state.dataset,
         ledger_head=state.head,
@@ -214,16 +209,10 @@ def _summarise(
     write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
     if (stored := folder.shown_rows()) is None or stored.model != best.spec.sha256():
         write(shown(public, best.spec, rounds[: best.number], folder), folder.shown)
-    folder.save_summary(summary)
+    write(summary, folder.summary)
     if lost := lost_line(summary.lost):
         console.say(lost)
     return summary
-
-
-def _same_tests(earlier: Summary | None, kept: RoundResult) -> Summary | None:
-    """An ``earlier`` summary on the same test rows, if there is one."""
-    same = earlier is not None and earlier.kept.test_sha256 == kept.test_sha256
-    return earlier if same else None
 
 
 def _periods(

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ...student.results import ShownRows, read, write
+from ...student.results import ShownRows, read
 from ...student.round_files import RoundFiles
 from ...teacher.accounting.plan import Plan
 from ...teacher.custody.recorded import read_state
@@ -41,10 +41,6 @@ class RunFolder(RoundFiles):
             writable = False
         if not writable:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
-
-    def save_summary(self, summary: Summary) -> None:
-        """Store what the run came to."""
-        write(summary, self.summary)
 
     def shown_rows(self) -> ShownRows | None:
         """What a report shows of the public rows; None if that is missing or damaged."""

@@ -297,7 +297,7 @@ def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
     """
     tau = min(mechanism.tau, MOST_ATTRIBUTES // 2)
     # the most records at one point that vote
-    k, gamma = 1 if mechanism.needs else mechanism.max_voters, mechanism.rate
+    k, gamma = 1 if mechanism.needs else mechanism.max_votes, mechanism.rate
     full = _full(k, gamma)
     others = full if full <= MOST_OTHERS else 0
     swap, many = np.repeat([0, 1], tau), np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), np.int64)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.datasets.data_config import ID, DataConfig
-from ...wall.errors import InvalidInput, LedgerMismatch, MissingData, require_known
+from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, whole
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
-from ..records.private_records import table_columns
+from ..records.private_records import require_columns, table_columns
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -94,12 +94,8 @@ def require_there(data: DataConfig) -> None:
     if data.private is not None and not Path(data.private).exists():
         rule = "an existing file or folder"
         raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
-    named = {"data.id": data.id * (data.id != ID), "data.person": data.person}
-    if data.source != "table" or not any(named.values()):
-        return
-    columns = table_columns(data)
-    for name, column in named.items():
-        require_known(name, [column] * bool(column), columns, "a column of the private rows")
+    if data.source == "table" and (data.id != ID or data.person):
+        require_columns(data.id, data.person, table_columns(data))
 
 
 def require_budget(side: PrivateSide) -> None:

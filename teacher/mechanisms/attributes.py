@@ -70,11 +70,6 @@ class AttributeVotes(NoisySum):
         """Two voters with tau attributes each."""
         return math.sqrt(2 * self.tau)
 
-    @property
-    def max_voters(self) -> int:
-        """The largest number of voters, public."""
-        return int(vars(self)[self.limit])
-
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, labels); a query is answered if any attribute is."""
         labels = self.label(results[COUNTS])
@@ -82,7 +77,7 @@ class AttributeVotes(NoisySum):
 
     def label(self, value: Any) -> list[int]:
         """1 (present), 0 (absent) or -1 (within the margin) by attribute."""
-        cut, margin = round(self.threshold * self.max_voters * GRID), round(self.margin * GRID)
+        cut, margin = round(self.threshold * self.max_votes * GRID), round(self.margin * GRID)
         return [
             1 if count - cut > margin else 0 if cut - count >= margin else ABSTAINED
             for count in value

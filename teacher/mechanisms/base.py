@@ -101,11 +101,6 @@ class Mechanism(metaclass=ABCMeta):
         return ()
 
     @property
-    def ensemble(self) -> bool:
-        """Whether PATE's classifiers vote, and not the records (``needs``)."""
-        return bool(self.needs)
-
-    @property
     def screened(self) -> bool:
         """Whether a noisy screening decides which queries are answered."""
         return False
@@ -129,6 +124,11 @@ class Mechanism(metaclass=ABCMeta):
         the numbers of classes and of public ``rows``. ``votes``: ``limit``, where it is given.
         """
         return self
+
+    @property
+    def max_votes(self) -> int:
+        """The largest number of votes on a query, public: the value of ``limit``."""
+        return int(vars(self)[self.limit])
 
     @property
     def reuses(self) -> bool:

@@ -134,10 +134,6 @@ class IndKnn(Mechanism):
     rehearsed = True
     persons = True
 
-    @property
-    def reuses(self) -> bool:
-        return self.reuse
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:

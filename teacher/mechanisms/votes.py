@@ -86,11 +86,6 @@ class Screened(Mechanism):
         names = super().uncalibrated
         return tuple(n for n in names if n != "sigma_screen" or self.screened)
 
-    @property
-    def max_votes(self) -> int:
-        """The count above which larger ones are not told apart."""
-        return int(vars(self)[self.limit])
-
     @abstractmethod
     def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """The count that the screening is about, of a new sample: int64 [n_queries]."""

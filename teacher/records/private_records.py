@@ -7,7 +7,7 @@ is public.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import encoding, one_file, read_table, truth_of
-from ...wall.errors import InvalidInput, MissingData, shape_text
+from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress, no_progress
 from .persons import NOBODY, codes_in, codes_of, places, row_ids
@@ -316,6 +316,13 @@ def table_columns(config: DataConfig) -> list[str]:
     return [*read_table(*named).columns]
 
 
+def require_columns(ids: str, persons: str, columns: Collection[str]) -> None:
+    """Raise InvalidInput unless the private table has the named columns; "" and ID name none."""
+    for name, column in (("data.id", ids), ("data.person", persons)):
+        given = [column] * (column not in ("", ID))
+        require_known(name, given, columns, "a column of the private rows")
+
+
 def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     if config.split:
         table = one_file(config.path, config.split, "private")
@@ -326,16 +333,12 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     named = ID if table.of_files else config.id
-    if named not in table.columns and named != ID:
-        raise InvalidInput("data.id", "a column of the table of private rows", named)
+    require_columns(named, config.person, table.columns)
     if named in table.columns:
         names = _names(f"data.id, the column {named}", table.columns[named])
         ids = np.array([stable_hash(text) for text in names], dtype=np.int64)
         unnamed = names == ""
     if unit == "person":
-        if config.person not in table.columns:
-            rule = "a column of the table of private rows"
-            raise InvalidInput("data.person", rule, config.person)
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
         ids = row_ids(persons, ids if named in table.columns else places(persons, Counter()))
 

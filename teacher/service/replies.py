@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...wall.errors import Refused
+from ...wall.errors import Refused, TeacherFailed
 from ...wall.messages import Receipt
 from ...wall.wire import MAX_ROWS
 
@@ -53,10 +53,7 @@ REFUSALS = {
         503,
         "the service's keys can not be read or written, so nobody gets in. Tell the custodian.",
     ),
-    "teacher_failed": (
-        503,
-        "the teacher could not complete the request; what was charged stays charged. Ask again.",
-    ),
+    "teacher_failed": (503, str(TeacherFailed())),
 }
 STATUSES = sorted({status for status, _ in REFUSALS.values()} | {405})
 

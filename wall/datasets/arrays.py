@@ -73,10 +73,15 @@ def _inputs(config: DataConfig, name: str) -> np.ndarray:
     rows = canonical_rows(name, required_member(config.path, name))
     if len(rows) == 0:
         raise InvalidInput(name, "at least one row", "none")
+    require_finite(name, rows)
+    return rows
+
+
+def require_finite(name: str, rows: np.ndarray) -> None:
+    """Raise InvalidInput, which names the first bad row, unless PUBLIC rows are finite."""
     if not np.isfinite(rows).all():
         row = int(np.argmin(np.isfinite(rows).all(axis=1)))
         raise InvalidInput(name, "finite", f"NaN, or a number beyond float32, in row {row}")
-    return rows
 
 
 def _labels(space: LabelSpace, config: DataConfig, name: str, rows: int | None) -> np.ndarray:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ....wall.errors import LabelwallError, MissingData
-from ....wall.guarantee import EACH, Unit
+from ....wall.guarantee import EACH, Unit, for_unit
 from ...accounting.accountant import certificates, certified_epsilon, explain
 from ...accounting.conversion import round_up
 from ...accounting.plan import Plan
@@ -78,9 +78,7 @@ class Finding:
         """The finding as text."""
         certified = "nothing"
         if self.epsilon is not None:
-            certified = f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
-            if self.unit != "row":
-                certified += " for persons (all rows of one together)"
+            certified = f"epsilon {self.epsilon:.3f} at delta {self.delta:g}{for_unit(self.unit)}"
         verdict = "consistent" if self.consistent else "NOT CONSISTENT"
         lines = [
             f"{verdict}: {self.entries} entries certify {certified}",

@@ -13,8 +13,7 @@ import yaml
 
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import parse_cells
-from labelwall.experiment.compare.cell_lines import COLUMNS
-from labelwall.experiment.compare.table import plot, render, summarise
+from labelwall.experiment.compare.table import COLUMNS, plot, render, summarise
 from labelwall.teacher.mechanisms.votes import Gnmax
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, check_one_error

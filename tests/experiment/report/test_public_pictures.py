@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labelwall.experiment.report.pictures import training
 from labelwall.experiment.report.public_pictures import MOST_MAPS
-from labelwall.experiment.report.training_curves import training
 from labelwall.student.round_files import EVENTS, MAP
 from labelwall.wall.files import write_arrays
 from tests.experiment.report.finished_run import CLASSES, change, page_in, page_of

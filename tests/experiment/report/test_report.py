@@ -83,7 +83,7 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     counts = np.diag(np.arange(report.MOST_NAMES + 5))
     counts[:, -1] += 1
     space = ClassLabels.of(len(counts))
-    scores = report.worst(scores_by_name(counts, space))
+    scores = report.worst(scores_by_name(counts, space), lambda named: named[2])
     assert len(scores) == report.MOST_NAMES
     assert scores[0] == ("0", 1, 0.0)
     assert scores[-1][0] == str(report.MOST_NAMES - 1)

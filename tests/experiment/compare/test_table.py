@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from labelwall.experiment.compare.cell_lines import COLUMNS, lines_of, to_csv, to_latex
 from labelwall.experiment.compare.cells import MethodConfig
+from labelwall.experiment.compare.table import COLUMNS, lines_of, to_csv, to_latex
 from labelwall.wall.errors import InvalidInput
 
 KNN = {"method": "private_knn k=10", "budget": 1.0, "delta": 1e-5, "epsilon": 0.9}

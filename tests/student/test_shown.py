@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.student.matters import MOST_ENTRIES, columns_that_matter, words_by_class
+from labelwall.student.shown import MOST_ENTRIES, columns_that_matter, words_by_class
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.tables import encoding
 from tests.student.public import NAMES, linear_model, public_rows
