@@ -215,6 +215,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "rounds": run.summary.rounds,
         "kept": run.summary.best_round,
         "scored": (score := run.summary.private_score) is not None and score.right is not None,
+        "thresholds": score.thresholds if score else {},
         "shown_config": settings,
         "measures": last.measures,
         "measured": _measured(last.measures),
@@ -289,6 +290,7 @@ def cell(text: object) -> str:
 FILTERS: dict[str, Callable[[Any], str]] = {
     "percent": lambda share: "unknown" if share is None else f"{100 * share:.2f}%",
     "number": lambda value: "unknown" if value is None else f"{value:.4g}",
+    "noisy": lambda told: "unknown" if told is None else "{:.3f} ± {:.3f}".format(*told),
     "epsilon": _epsilon,
     "share": share,
     "cell": cell,

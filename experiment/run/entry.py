@@ -55,6 +55,7 @@ def run(
     folder.create()
     with console.timed("reading"):
         public = public_rows(settings, private.budget.delta, console)
+    private.evaluate.require_two(public.task.labels.kind, public.task.labels.names)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         private,
