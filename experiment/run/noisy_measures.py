@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit
 
-from .summary import ByThreshold, Noisy, Table
+from .summary import AtThreshold, ByThreshold, Noisy
 
 DOUBT = 0.1  # standard error of a share above which it says nothing
 
@@ -69,11 +69,11 @@ def decisions(counts: np.ndarray, edges: np.ndarray, *, classes: bool) -> np.nda
 def by_threshold(counts: np.ndarray, edges: np.ndarray, noise: float) -> ByThreshold:
     """The measures of one score. ``counts``: by bin; ``edges``: thresholds, logits that go up."""
     auroc, error, ties = noisy_auroc(counts, noise)
-    tables = list[Table]()
+    tables = list[AtThreshold]()
     for at, edge in enumerate(edges):
         low, high = _sides(counts, at)
         below, above = at + 1, len(edges) - at
-        table = Table(
+        table = AtThreshold(
             threshold=float(f"{expit(float(edge)):.4g}"),
             sensitivity=known(*noisy_shares(high[1], low[1], noise, (above, below))),
             specificity=known(*noisy_shares(low[0], high[0], noise, (below, above))),

@@ -10,7 +10,7 @@ Noisy = tuple[float, float]  # a number, and its standard error, of the noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class AtThreshold:
     """Private records at a public ``threshold`` of a probability.
 
     ``sensitivity``: share of those with the class or attribute that are above it; ``specificity``:
@@ -35,7 +35,7 @@ class ByThreshold:
     auroc: Noisy | None
     ties: float | None
     balanced_accuracy: Noisy | None
-    tables: tuple[Table, ...]
+    tables: tuple[AtThreshold, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
-from ..mechanisms.sums import SUM, Histogram, LinearSums, ReverseKnn, Score, ScoreTables
+from ..mechanisms.sums import SUM, Histogram, LinearSums, ReverseKnn, Score
 from ..mechanisms.values import MEAN, RANGE, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
@@ -208,8 +208,9 @@ def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
 def scores(mechanism: Score, unit: Unit) -> list[Case]:
     """Right and wrong predictions: the record at 0 is nearest to the last class, which it has."""
     outputs, _ = RECORD[mechanism.label_space]
-    centers = range(mechanism.query_form.shape(1, outputs)[0])[::-1]
-    counted = "table_votes" if isinstance(mechanism, ScoreTables) else "right_votes"
+    form = mechanism.query_form
+    centers = range(form.shape(1, outputs)[0])[::-1]
+    counted = "table_votes" if form.bins > 1 else "right_votes"
     adds = methodcaller(counted, mechanism.label_space, mechanism.grid)
     return _histogram(mechanism, unit, centers, adds)
 

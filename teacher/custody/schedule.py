@@ -11,13 +11,13 @@ from ...wall.errors import InvalidInput
 from ...wall.questions import CellsForm, LabelKind, Round, Scoring
 from ..accounting.plan import Plan
 from ..mechanisms.base import Charging, Priced
+from ..mechanisms.fields import params
 from ..mechanisms.registry import MECHANISMS, AnyMechanism
-from ..mechanisms.sums import ScoreTables
 from .groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 
 MOST_ROUNDS = 1_000
 SCORES = {
-    (kind.label_space, issubclass(kind, ScoreTables)): kind
+    (kind.label_space, "thresholds" in params(kind)): kind
     for kind in MECHANISMS.values()
     if kind.scores
 }
