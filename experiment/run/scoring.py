@@ -155,7 +155,9 @@ def _short(value: float) -> float:
 def thresholds(
     spec: ExtractorSpec, kind: str, rows: np.ndarray, count: int, path: Path
 ) -> np.ndarray:
-    """Thresholds of scores, float32 [scores, count], going up: 0, and quantiles of PUBLIC ``rows``.
+    """Thresholds of scores, float32 [scores, count], going up: quantiles of PUBLIC ``rows``.
+
+    The one that is nearest to 0, a probability of one half, is replaced by it.
 
     A score is an attribute's logit, or the second class's less the first's. What is stored at
     ``path`` counts: a killed run asks by the same ones, whatever its machine rounds otherwise.
@@ -164,9 +166,11 @@ def thresholds(
         scores = outputs(spec, rows).astype(np.float64)
         if kind == "class":
             scores = scores[:, 1:] - scores[:, :1]
-        between = np.quantile(scores, np.arange(1, count) / count, axis=0)
-        edges = np.sort(np.concatenate([between, np.zeros((1, scores.shape[1]))]), axis=0)
-        write(edges.T.astype(np.float32).tolist(), path)
+        ranks = np.arange(1, count + 1) / (count + 1)
+        edges = np.quantile(scores, ranks, axis=0).astype(np.float32)
+        nearest = np.abs(ranks[:, np.newaxis] - (scores <= 0).mean(axis=0)).argmin(axis=0)
+        edges[nearest, np.arange(len(nearest))] = 0.0
+        write(np.sort(edges, axis=0).T.tolist(), path)
     return np.array(read(list[list[float]], path), dtype=np.float32)
 
 

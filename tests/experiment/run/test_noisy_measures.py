@@ -1,6 +1,7 @@
 """What noisy counts by bin tell, beside scikit-learn on the rows themselves."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,3 +98,25 @@ def test_what_noise_hides_is_unknown() -> None:
     nobody = by_threshold(np.zeros((6, 2)), EDGES, 0.0)
     assert nobody.auroc is None
     assert by_threshold(np.full((6, 2), -5.0), EDGES, 1.0).auroc is None
+
+
+def test_the_errors_of_the_page() -> None:
+    """Of docs/decisions.md: 5,000 records, noise 16.7; by thresholds at quantiles and at 0."""
+    truth = np.arange(5000) % 2 == 0
+    scores = np.random.default_rng(0).normal(2.0 * (truth - 0.5), 1.0)
+    found = {}
+    for count in (1, 4, 8, 16):
+        ranks = np.arange(1, count + 1) / (count + 1)
+        edges = np.quantile(scores, ranks)
+        edges[np.abs(ranks - 0.5).argmin()] = 0.0
+        counts = np.zeros((count + 1, 2))
+        np.add.at(counts, ((scores[:, None] > edges).sum(axis=1), truth.astype(int)), 1)
+        of, summed = (
+            decisions(c[None], edges[None], classes=True) for c in (counts, 0 * counts + 1)
+        )
+        _, doubt = noisy_shares(*of.sum(axis=1), 16.7, summed.sum(axis=1))
+        _, error, ties = noisy_auroc(counts, 16.7)
+        found[count] = round(100 * float(doubt), 1), round(error, 3), round(ties, 2)
+    page = (Path(__file__).parents[3] / "docs" / "decisions.md").read_text()
+    for count, (doubt, error, ties) in found.items():
+        assert f"| {count} | {doubt:.1f} | {error:.3f} | {ties:.2f} |" in page
