@@ -109,10 +109,8 @@ def private_score(
     if edges is None:
         right, wrong = counts.reshape(2, labels.outputs) / form.parts
     else:
-        bins, classes = (
-            counts.reshape(len(edges), form.bins, 2) / form.parts,
-            labels.kind == "class",
-        )
+        classes = labels.kind == "class"
+        bins = counts.reshape(len(edges), 2, form.bins).swapaxes(1, 2) / form.parts
         named = labels.names[-len(edges) :]
         for name, own, at in zip(named, bins, edges, strict=True):
             tables[name] = by_threshold(own, at, form.noise)

@@ -193,7 +193,7 @@ class ScoreTables(Score):
         return CellsForm(centroids=cells, noise=self.sigma, parts=self.grid, bins=bins)
 
     def tally(self, voters: Voters) -> np.ndarray:
-        """Records by score, bin and class, or absence and presence: int64 [n_queries, m]."""
+        """Records by score, class (or absence and presence) and bin: int64 [n_queries, m]."""
         return voters.table_votes(self.label_space, self.grid)
 
 

@@ -77,7 +77,7 @@ def table_votes(
     index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
-    """Records by the bin of their score and by what they are: int64 [n_queries, scores * m * c].
+    """Records by what they are and by the bin of their score: int64 [n_queries, scores * c * m].
 
     A record's bin is the nearest of the m cells of a score: of the only one of ``outputs`` = c
     classes, or of one for each attribute, which is absent or present (c = 2). A record or a person
@@ -94,10 +94,10 @@ def table_votes(
     for counts, centers in zip(votes, cells, strict=True):
         first = 0
         for own, of in zip(np.split(centers, scores), truth.T, strict=True):
-            bins = first + nearest_cells(index.features, own, 1)
-            ballots = bins * kinds + of[:, None]
+            bins = nearest_cells(index.features, own, 1)
+            ballots = first + of[:, None] * len(own) + bins
             np.add.at(counts, *shared_votes(ballots, index.persons, whole, roots=False))
-            first += len(own)
+            first += kinds * len(own)
     return votes
 
 

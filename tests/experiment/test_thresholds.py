@@ -76,13 +76,16 @@ def test_released_measures_are_those_of_the_private_rows(attributes: bool, unit:
     assert (again.private_score, again.ledger_head) == (told, head)
 
 
+@pytest.mark.parametrize(("name", "shape"), [("mlp", (4,)), ("small_cnn", (16, 16, 1))])
 @pytest.mark.parametrize(("kind", "outputs"), [("class", 2), ("attributes", 3)])
-def test_a_row_has_the_number_of_thresholds_that_its_score_is_above(kind, outputs) -> None:
-    rng = np.random.default_rng(1)
-    rows = rng.normal(size=(80, 4)).astype(np.float32)
-    network = build("mlp", input_shape=(4,), num_classes=outputs)
-    network.head.weight.data *= 9
-    student = ExtractorSpec("mlp", (4,), outputs, to_safetensors(network))
+def test_a_row_has_the_number_of_thresholds_that_its_score_is_above(
+    name, shape, kind, outputs
+) -> None:
+    rng, images = np.random.default_rng(1), len(shape) == 3
+    rows = rng.integers(0, 256, (60, *shape)).astype(np.uint8 if images else np.float32)
+    network = build(name, input_shape=shape, num_classes=outputs)
+    scale = ((0.5,), (0.2,)) if images else ((), ())
+    student = ExtractorSpec(name, shape, outputs, to_safetensors(network), *scale)
     said = train.outputs(student, rows).astype(np.float64)
     scores = said[:, 1:] - said[:, :1] if kind == "class" else said
     edges = np.quantile(scores, [0.1, 0.1, 0.5, 0.8], axis=0).T.astype(np.float32)

@@ -128,7 +128,7 @@ def test_a_record_is_in_one_bin_of_each_score_once(data):
             for row in rows:
                 apart = (features[row].astype(int) - cells[score * bins :][:bins].astype(int)) ** 2
                 truth = labels[row] if scores == 1 else labels[row] >> score & 1
-                counts[int(apart.sum(axis=1).argmin()) * kinds + int(truth)] += 1
+                counts[int(truth) * bins + int(apart.sum(axis=1).argmin())] += 1
             whole = math.floor(math.sqrt(F(parts**2, scores)))
             shares = [F(counts[at], len(rows)) * whole for at in range(bins * kinds)]
             vector += np.diff([0, *map(math.floor, np.cumsum(shares))]).tolist()
