@@ -290,7 +290,7 @@ def cell(text: object) -> str:
 FILTERS: dict[str, Callable[[Any], str]] = {
     "percent": lambda share: "unknown" if share is None else f"{100 * share:.2f}%",
     "number": lambda value: "unknown" if value is None else f"{value:.4g}",
-    "noisy": lambda told: "unknown" if told is None else "{:.3f} ± {:.3f}".format(*told),
+    "noisy": lambda told: " ± ".join(f"{part:.3f}" for part in told or ()) or "unknown",
     "epsilon": _epsilon,
     "share": share,
     "cell": cell,

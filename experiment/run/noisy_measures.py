@@ -84,8 +84,7 @@ def by_threshold(counts: np.ndarray, edges: np.ndarray, noise: float) -> ByThres
     if found and left:
         balanced = known((found[0] + left[0]) / 2, math.hypot(found[1], left[1]) / 2)
     return ByThreshold(
-        auroc=known(auroc, error),
-        ties=round(ties, 4) if error <= DOUBT else None,
+        auroc=(round(auroc, 4), round(error, 4), round(ties, 4)) if error <= DOUBT else None,
         balanced_accuracy=balanced,
         tables=tuple(tables),
     )

@@ -26,14 +26,13 @@ class AtThreshold:
 class ByThreshold:
     """Private records by public thresholds of the probability of a class or an attribute.
 
-    ``auroc``: how often one with it is in a higher bin than one without; in the same bin counts
-    half. ``ties``: half the share of those pairs, by which the AUROC of the probabilities
-    themselves may be more or less. ``balanced_accuracy``: at 0.5, (sensitivity + specificity) / 2.
-    None where noise hides it.
+    ``auroc``: how often one with it is in a higher bin than one without, where the same bin counts
+    half; its standard error, of the noise; and half the share of pairs in the same bin, by which
+    the AUROC of the probabilities themselves may be more or less. ``balanced_accuracy``: at 0.5,
+    (sensitivity + specificity) / 2. None where noise hides it.
     """
 
-    auroc: Noisy | None
-    ties: float | None
+    auroc: tuple[float, float, float] | None
     balanced_accuracy: Noisy | None
     tables: tuple[AtThreshold, ...]
 
@@ -61,13 +60,14 @@ class PrivateScore:
     thresholds: dict[str, ByThreshold] = field(default_factory=dict)
 
     @property
-    def auroc(self) -> Noisy | None:
-        """The mean AUROC of those that are known, whose noise is independent."""
+    def auroc(self) -> tuple[float, float, float] | None:
+        """Means of those that are known, whose noise is independent."""
         known = [one.auroc for one in self.thresholds.values() if one.auroc is not None]
         if not known:
             return None
-        values, errors = zip(*known, strict=True)
-        return sum(values) / len(known), math.hypot(*errors) / len(known)
+        values, errors, ties = zip(*known, strict=True)
+        count = len(known)
+        return sum(values) / count, math.hypot(*errors) / count, sum(ties) / count
 
     def text(self) -> str:
         """For a reader."""
@@ -81,7 +81,8 @@ class PrivateScore:
                 f"{most:.4g} {bought}"
             )
         right, error, least = 100 * self.right, 100 * self.error, 100 * self.least
-        ranked = "" if self.auroc is None else "AUROC {:.3f} +- {:.3f}, ".format(*self.auroc)
+        ranked = "AUROC {:.3f} +- {:.3f} (ties +- {:.3f}), " if self.auroc else ""
+        ranked = ranked.format(*self.auroc or ())
         return (
             f"on the private records: {ranked}{right:.1f}% +- {error:.1f} right, at most "
             f"{right - least:.1f} points more than on fresh ones {bought}"
