@@ -145,12 +145,10 @@ def rendered(notebook: Path, place: str) -> Iterator[str]:
 def card(notebook: Path) -> str:
     """A notebook's heading, first paragraph and last picture, which lead to its page."""
     cells = json.loads(notebook.read_text())["cells"]
-    heading, _, rest = "".join(cells[0]["source"]).partition("\n\n")
-    drawn = [n for n, c in enumerate(cells) if "image/png" in json.dumps(c.get("outputs", ()))]
-    name = notebook.stem
-    shown = f"    [![]({name}_{drawn[-1]}.png)]({name}.md)\n\n" if drawn else ""
-    words = rest.partition("\n\n")[0]
-    return f"-   **[{heading.lstrip('# ')}]({name}.md)**\n\n{shown}    {words}\n\n"
+    heading, words, *_ = "".join(cells[0]["source"]).removeprefix("# ").split("\n\n")
+    last = [n for n, c in enumerate(cells) if "image/png" in json.dumps(c.get("outputs", ()))][-1]
+    page, shown = f"{notebook.stem}.md", f"![{heading}]({notebook.stem}_{last}.png)"
+    return f"-   **[{heading}]({page})**\n\n    [{shown}]({page})\n\n    {words}\n\n"
 
 
 GALLERY = [
