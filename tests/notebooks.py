@@ -88,7 +88,7 @@ def write(notebook: Path) -> None:
                     data = output["data"].items()
                     output["data"] = {k: v if k == "image/png" else kept(v) for k, v in data}
             next(cells).update(outputs=outputs, execution_count=number)
-    notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
