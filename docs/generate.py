@@ -1,5 +1,6 @@
-"""Pages that the code, the notebook and the top level's files give."""
+"""Pages that the code, the notebooks and the top level's files give."""
 
+import base64
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -110,19 +111,60 @@ with mkdocs_gen_files.open("reference/python.md", "w") as page:
     page.writelines(f"\n::: labelwall.{name}\n" for name in INSIDE)
 
 
+PANDAS = (' border="1" class="dataframe"', "")  # so that the theme styles its tables
+
+
 def fenced(text: str, language: str = "") -> str:
     return f"\n```{language}\n{text.rstrip()}\n```\n"
 
 
-with mkdocs_gen_files.open("first_steps.md", "w") as page:
-    for cell in json.loads((TOP / "docs" / "first_steps.ipynb").read_text())["cells"]:
+def picture(name: str, content: str, alt: str) -> str:
+    """A link to a picture of a notebook, which becomes a file of the site."""
+    with mkdocs_gen_files.open(name, "wb") as file:
+        file.write(base64.b64decode(content))
+    return f"\n![{alt}]({Path(name).name})\n"
+
+
+def rendered(notebook: Path, place: str) -> Iterator[str]:
+    """A notebook's cells and outputs as Markdown; its pictures become files beside ``place``."""
+    heading = ""
+    for number, cell in enumerate(json.loads(notebook.read_text())["cells"]):
         source = "".join(cell["source"])
-        page.write(f"\n{source}\n" if cell["cell_type"] == "markdown" else fenced(source, "python"))
+        heading = heading or source.partition("\n")[0].lstrip("# ")
+        yield f"\n{source}\n" if cell["cell_type"] == "markdown" else fenced(source, "python")
         for output in cell.get("outputs", ()):
             known = output.get("data", {})
             text = "".join(output.get("text", known.get("text/plain", "")))
-            html = "".join(known.get("text/html", ""))
-            page.write(f"\n{html}\n" if html else fenced(text))
+            html = "".join(known.get("text/html", "")).replace(*PANDAS)
+            if "image/png" in known:
+                yield picture(f"{place}_{number}.png", known["image/png"], f"{heading}: picture")
+            else:
+                yield f"\n{html}\n" if html else fenced(text)
+
+
+def card(notebook: Path) -> str:
+    """A notebook's heading, first paragraph and last picture, which lead to its page."""
+    cells = json.loads(notebook.read_text())["cells"]
+    heading, words, *_ = "".join(cells[0]["source"]).removeprefix("# ").split("\n\n")
+    last = [n for n, c in enumerate(cells) if "image/png" in json.dumps(c.get("outputs", ()))][-1]
+    page, shown = f"{notebook.stem}.md", f"![{heading}]({notebook.stem}_{last}.png)"
+    return f"-   **[{heading}]({page})**\n\n    [{shown}]({page})\n\n    {words}\n\n"
+
+
+GALLERY = [
+    TOP / "docs" / "gallery" / f"{name}.ipynb"
+    for name in ("cells", "table", "texts", "attributes", "values", "custodians")
+]
+for notebook in [TOP / "docs" / "first_steps.ipynb", *GALLERY]:
+    place = str(notebook.relative_to(TOP / "docs").with_suffix(""))
+    with mkdocs_gen_files.open(f"{place}.md", "w") as page:
+        page.write("---\nhide: [toc]\n---\n")  # there are no further headings
+        page.writelines(rendered(notebook, place))
+
+with mkdocs_gen_files.open("gallery/index.md", "a") as page:
+    page.write('\n<div class="grid cards" markdown>\n\n')
+    page.writelines(map(card, GALLERY))
+    page.write("</div>\n")
 
 for name, target in PAGES.items():
     with mkdocs_gen_files.open(target, "w") as page:

@@ -3,15 +3,13 @@
 Noise is the same in every run, except in tests that are marked ``fresh_noise``.
 """
 
-import hashlib
-import itertools
 import os
 import random
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 # Before torch is loaded, and for every program that a test starts: the workers of pytest-xdist use
@@ -28,9 +26,9 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from labelwall.teacher.ledger.url import Place
-from labelwall.teacher.noise import sampler
 from tests.postgres import Server, new_server
 from tests.programs.watched import recorded
+from tests.seeded_noise import keys_of
 
 REPOSITORY = Path(__file__).parents[1]
 # One colour a class: a decoded image tells where it came from.
@@ -56,29 +54,12 @@ os.environ["XDG_CACHE_HOME"] = CACHE.name
 anyio.run(anyio.sleep, 0)
 
 
-@contextmanager
-def _keys_of(name: str) -> Iterator[None]:
-    """The n-th key of noise is a function of ``name`` and n; a fork's are the system's."""
-    system, process, numbers = sampler.fresh_key, os.getpid(), itertools.count()
-
-    def key() -> bytes:
-        if os.getpid() != process:  # it would repeat its parent's
-            return system()
-        return hashlib.sha256(f"{name} {next(numbers)}".encode()).digest()
-
-    sampler.fresh_key = key
-    try:
-        yield
-    finally:
-        sampler.fresh_key = system
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test's noise is its own: the same alone, in another order and in another process."""
     if item.get_closest_marker("fresh_noise"):
         return (yield)
-    with _keys_of(item.nodeid):
+    with keys_of(item.nodeid):
         return (yield)
 
 
@@ -89,7 +70,7 @@ def pytest_fixture_setup(
     """What several tests share does not depend on which of them comes first."""
     if fixturedef.scope == "function":
         return (yield)
-    with _keys_of(f"{request.node.nodeid} {request.fixturename} {request.param_index}"):
+    with keys_of(f"{request.node.nodeid} {request.fixturename} {request.param_index}"):
         return (yield)
 
 

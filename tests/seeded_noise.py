@@ -1,13 +1,34 @@
 """Noise from a seed, UNSAFE: whoever knows the seed can undo it."""
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
+from labelwall.teacher.noise import sampler
 from labelwall.teacher.noise.entropy import BITS, Entropy
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+@contextmanager
+def keys_of(name: str) -> Iterator[None]:
+    """The n-th key of noise is a function of ``name`` and n; a fork's are the system's."""
+    system, process, numbers = sampler.fresh_key, os.getpid(), itertools.count()
+
+    def key() -> bytes:
+        if os.getpid() != process:  # it would repeat its parent's
+            return system()
+        return hashlib.sha256(f"{name} {next(numbers)}".encode()).digest()
+
+    sampler.fresh_key = key
+    try:
+        yield
+    finally:
+        sampler.fresh_key = system
 
 
 class SeededNoise(Entropy):

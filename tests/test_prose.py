@@ -16,6 +16,7 @@ PAGES = (
     "docs/decisions.md",
     "docs/guide.md",
     "docs/methods.md",
+    "docs/pitfalls.md",
     "docs/privacy.md",
     "docs/results.md",
     "docs/scale.md",

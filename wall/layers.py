@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .hog import BLOCK, CLIP, EPSILON, ORIENTATIONS
+from .matrices import MAX_ENTRY
 from .messages import DECIDED
 from .preprocessing import LARGEST_PIXEL
 
@@ -70,6 +71,23 @@ class Decision(nn.Module):
         if self.prefix == DECIDED["attributes"]:
             return torch.where(x > 0, 1.0, -1.0)
         return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
+
+
+class Levels(nn.Module):
+    """How many of the thresholds ``edges`` [scores, MAX_ENTRY] each score is above, in parts of
+    MAX_ENTRY, and a second number for each that makes the row's length the root of ``scores``.
+
+    A score is an attribute's logit, or the second logit less the first if ``edges`` has one row.
+    """
+
+    def __init__(self, scores: int) -> None:
+        super().__init__()
+        self.edges = nn.Parameter(torch.full((scores, MAX_ENTRY), torch.finfo(torch.float32).max))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = x if x.shape[1] == len(self.edges) else x[:, 1:2] - x[:, :1]
+        level = (scores[:, :, None] > self.edges).to(x.dtype).sum(dim=2) / MAX_ENTRY
+        return torch.cat([level, (1 - level**2).sqrt()], dim=1)
 
 
 class FourierLayer(nn.Linear):

@@ -19,6 +19,8 @@ SIDES = 32, 512  # its bounds
 BESIDE = "beside/"  # before a name with a side: its features beside those of its usual size
 RELEASED = "released/"  # before a network's name (wall/networks.py), as these by kind of labels:
 DECIDED = {"class": "decided/", "attributes": "decided_attributes/", "value": "decided_value/"}
+LEVELS = {"class": "levels/", "attributes": "levels_attributes/"}
+PREDICTED = (*DECIDED.values(), *LEVELS.values())
 ABSTAINED = -1  # label of every query without a released class, for any reason
 
 
@@ -159,7 +161,7 @@ class ExtractorSpec:
     @property
     def network(self) -> str:
         """The backbone's name without what its features became, and without a side of images."""
-        decided = (known for known in DECIDED.values() if self.backbone.startswith(known))
+        decided = (known for known in PREDICTED if self.backbone.startswith(known))
         name = self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
         return name.removeprefix(BESIDE).partition(AT)[0]
 

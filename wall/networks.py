@@ -20,8 +20,8 @@ from torch import nn
 from .errors import InvalidInput, MissingData
 from .feature_maps import MAPS, FeatureMap
 from .hog import cell_size, dimensions
-from .layers import Beside, Decision, Enlarged, Hog, Stages, Trees
-from .messages import AT, BESIDE, DECIDED, RELEASED, SIDES, ExtractorSpec
+from .layers import Beside, Decision, Enlarged, Hog, Levels, Stages, Trees
+from .messages import AT, BESIDE, DECIDED, LEVELS, PREDICTED, RELEASED, SIDES, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
@@ -85,17 +85,19 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     name: images are enlarged to its weights' size, or to the side in pixels that "@SIDE" after the
     name says (SIDES). Before any of these may stand "released/": features are shifted, turned and
     of length 1, for a released head. "beside/" and a name with "@SIDE": the features of the network
-    as it is published, then those of its other weights, at that side. A word of DECIDED may stand
-    before all: the network's predictions.
+    as it is published, then those of its other weights, at that side. A word of PREDICTED may stand
+    before all: the network's predictions, or the levels of its scores.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
-    decided = tuple(DECIDED.values())
-    prefix = next((known for known in (*decided, RELEASED) if name.startswith(known)), "")
-    if prefix and not name.removeprefix(prefix).startswith((*decided, prefix)):
+    prefix = next((known for known in (*PREDICTED, RELEASED) if name.startswith(known)), "")
+    if prefix and not name.removeprefix(prefix).startswith((*PREDICTED, prefix)):
         inner = build(name.removeprefix(prefix), input_shape=input_shape, num_classes=num_classes)
         if prefix == RELEASED:
             return _released(inner, num_classes)
+        if prefix in LEVELS.values():
+            scores = 1 if prefix == LEVELS["class"] else num_classes
+            return Backbone(nn.Sequential(inner, Levels(scores)), 2 * scores, num_classes)
         width = 2 if prefix == DECIDED["value"] else num_classes
         return Backbone(nn.Sequential(inner, Decision(prefix)), width, num_classes)
     if name.startswith(BESIDE):

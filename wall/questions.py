@@ -94,8 +94,9 @@ class CellsForm(MatrixForm):
     """A query is a set of cells, which serve all rows in them.
 
     A record votes in its ``neighbours`` nearest cells, and a row adds the noisy counts of its
-    ``row_neighbours``. ``centroids``: cells of a set; 0: one for each class. Counts are in 1 /
-    ``parts`` votes. ``noise`` and ``margin`` are in votes.
+    ``row_neighbours``. ``centroids``: cells of a set; 0: ``bins`` for each output. Counts are in
+    1 / ``parts`` votes. ``noise`` and ``margin`` are in votes. ``bins``: of a model's score, by
+    which records are counted; 1: by right and wrong.
     """
 
     matrix = "cells"
@@ -103,13 +104,14 @@ class CellsForm(MatrixForm):
     row_neighbours: int = 1
     parts: int = 1
     neighbours: int = 1
+    bins: int = 1
 
     @property
     def rows(self) -> int:
         return self.centroids or 1
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
-        return self.centroids or outputs, dimensions
+        return self.centroids or outputs * self.bins, dimensions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -234,4 +234,6 @@ PLANNERS: dict[str, Candidates[Any] | None] = {
     "score": None,
     "score_attributes": None,
     "score_value": None,
+    "score_tables": None,
+    "score_tables_attributes": None,
 }

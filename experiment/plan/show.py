@@ -153,7 +153,11 @@ def render_plan(shown: dict) -> str:
         lines.append(f"  round {number}{slot}: asks about {asked}, by at most {caps}{of}")
     for entry in shown["scores"][:1]:
         models = entry["caps"]["score"]
-        lines.append(f"  score on the private records (slot {entry['slot']}): of {models} model(s)")
+        by = entry["mechanism"].get("thresholds")
+        lines.append(
+            f"  score on the private records (slot {entry['slot']}): of {models} model(s)"
+            + (f", by {by} thresholds" if by else "")
+        )
     if (several := shown["custodians"]) > 1:
         times = f"{math.sqrt(several):.2f} times the noise of one's"
         lines.append(f"  {several} custodians, each with this budget: their sum has {times}")

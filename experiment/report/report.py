@@ -216,6 +216,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "rounds": run.summary.rounds,
         "kept": run.summary.best_round,
         "scored": (score := run.summary.private_score) is not None and score.right is not None,
+        "thresholds": score.thresholds if score else {},
         "shown_config": settings,
         "measures": last.measures,
         "measured": worst(measured, lambda named: named[1].auroc),
@@ -282,6 +283,7 @@ def cell(text: object) -> str:
 FILTERS: dict[str, Callable[[Any], str]] = {
     "percent": lambda share: "unknown" if share is None else f"{100 * share:.2f}%",
     "number": lambda value: "unknown" if value is None else f"{value:.4g}",
+    "noisy": lambda told: " ± ".join(f"{part:.3f}" for part in told or ()) or "unknown",
     "epsilon": _epsilon,
     "share": share,
     "cell": cell,

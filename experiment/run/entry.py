@@ -71,6 +71,7 @@ def run(
     folder.create()
     with console.timed("reading"):
         rows = public_rows(parts.public, parts.private.budget.delta, console)
+    parts.private.evaluate.require_two(rows.task.labels.kind, rows.task.labels.names)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         parts.private,

@@ -3,27 +3,30 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import safetensors.torch
+import torch
 
 from ...student.asking.asking_features import features_of
 from ...student.asking.public_rows import PublicRows
 from ...student.linear.released_network import as_network
 from ...student.results import RoundResult, read, write
 from ...student.round_files import CLASSIFIER
+from ...student.train import outputs
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...wall.answering import Answering
 from ...wall.matrices import MAX_ENTRY, Cells
-from ...wall.messages import DECIDED, ExtractorSpec
+from ...wall.messages import DECIDED, LEVELS, ExtractorSpec
 from ...wall.networks import to_safetensors, without_head
 from ...wall.questions import Scoring
+from .noisy_measures import DOUBT, by_threshold, decisions, known, noisy_shares
 from .run_folder import RunFolder
-from .summary import PrivateScore
+from .summary import ByThreshold, PrivateScore
 
 STUDENT = "student"
-DOUBT = 0.1  # standard error of a share above which it says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,43 +89,57 @@ def private_score(
     teacher: Answering, public: PublicRows, scoring: Scoring, model: Scored, folder: RunFolder
 ) -> PrivateScore | None:
     """A model's score; None where a cap refuses it."""
-    path = folder.round(model.number) / f"{model.name.replace(' ', '_')}_score.json"
+    place = folder.round(model.number) / model.name.replace(" ", "_")
+    path = place.with_name(f"{place.name}_score.json")
     if path.exists():
         return read(PrivateScore, path)
-    slot, form, labels = scoring.slot, scoring.form, public.task.labels
-    outputs = labels.outputs
-    teacher.use_extractor(decided(model.spec, labels.kind))
-    features = 2 if labels.kind == "value" else outputs
-    cells = MAX_ENTRY * np.eye(outputs, features, dtype=np.int8)  # the decision for each output
+    slot, form, labels, edges = scoring.slot, scoring.form, public.task.labels, None
+    features = 2 if labels.kind == "value" else labels.outputs
+    cells = MAX_ENTRY * np.eye(labels.outputs, features, dtype=np.int8)  # one for each decision
+    if form.bins > 1:
+        stored = place.with_name(f"{place.name}_thresholds.json")
+        edges = thresholds(model.spec, labels.kind, public.data.inputs, form.bins - 1, stored)
+        numbers = np.arange(form.bins, dtype=np.int8)[:, np.newaxis]
+        cells = np.kron(np.eye(len(edges), 2 * len(edges), dtype=np.int8), numbers)  # of the bins
+    teacher.use_extractor(decided(model.spec, labels.kind, edges))
     counts = teacher.count(Cells(cells, slot)).counts
     if counts is None or form.noise is None:
         return None
-    right, wrong = counts.reshape(2, outputs) / form.parts
-    share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(outputs))
-    each = zip(labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
+    tables, summed = dict[str, ByThreshold](), np.ones((2, labels.outputs))
+    if edges is None:
+        right, wrong = counts.reshape(2, labels.outputs) / form.parts
+    else:
+        classes = labels.kind == "class"
+        bins = counts.reshape(len(edges), 2, form.bins).swapaxes(1, 2) / form.parts
+        named = labels.names[-len(edges) :]
+        for name, own, at in zip(named, bins, edges, strict=True):
+            tables[name] = by_threshold(own, at, form.noise)
+        right, wrong = decisions(bins, edges, classes=classes)
+        summed = decisions(np.ones_like(bins), edges, classes=classes)
+    share, error = noisy_shares(right.sum(), wrong.sum(), form.noise, summed.sum(axis=1))
+    each = zip(labels.names, *noisy_shares(right, wrong, form.noise, summed), strict=True)
     plan = folder.plan()
     kind = plan.slots[slot].mechanism["kind"]
     scores = tuple(s for s in plan.slots if s.mechanism["kind"] == kind)  # of all periods
     alone = certified_epsilon(replace(plan, slots=scores))
-    known = bool(error <= DOUBT)
+    sure = bool(error <= DOUBT)
     least = promised(float(share), certified_epsilon(plan), plan.delta)
     rmse = None
-    if known and labels.kind == "value":
+    if sure and labels.kind == "value":
         squares = np.array([1 - share, 1 - share + error, 1 - least]).clip(0, 1)
         roots = np.sqrt(squares) * (labels.bounds[1] - labels.bounds[0]) / 4
         middle, above, most = (float(root) for root in roots)
         rmse = (_short(middle), _short(above - middle), _short(most))
     score = PrivateScore(
-        right=round(float(share), 4) if known else None,
-        error=round(float(error), 4) if known else None,
+        right=round(float(share), 4) if sure else None,
+        error=round(float(error), 4) if sure else None,
         by_class={
-            name: (round(float(part), 4), round(float(doubt), 4))
-            for name, part, doubt in each
-            if doubt <= DOUBT and labels.kind != "value"
+            name: told for name, *part in each if (told := known(*part)) and labels.kind != "value"
         },
         epsilon=round_up(alone),
-        least=round(least, 4) if known else None,
+        least=round(least, 4) if sure else None,
         rmse=rmse,
+        thresholds=tables,
     )
     write(score, path)
     return score
@@ -133,18 +150,47 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def decided(spec: ExtractorSpec, kind: str) -> ExtractorSpec:
+def thresholds(
+    spec: ExtractorSpec, kind: str, rows: np.ndarray, count: int, path: Path
+) -> np.ndarray:
+    """Thresholds of scores, float32 [scores, count], going up: quantiles of PUBLIC ``rows``.
+
+    The one that is nearest to 0, a probability of one half, is replaced by it.
+
+    A score is an attribute's logit, or the second class's less the first's. What is stored at
+    ``path`` counts: a killed run asks by the same ones, whatever its machine rounds otherwise.
+    """
+    if not path.exists():
+        scores = outputs(spec, rows).astype(np.float64)
+        if kind == "class":
+            scores = scores[:, 1:] - scores[:, :1]
+        ranks = np.arange(1, count + 1) / (count + 1)
+        edges = np.quantile(scores, ranks, axis=0).astype(np.float32)
+        nearest = np.abs(ranks[:, np.newaxis] - (scores <= 0).mean(axis=0)).argmin(axis=0)
+        edges[nearest, np.arange(len(nearest))] = 0.0
+        write(np.sort(edges, axis=0).T.tolist(), path)
+    return np.array(read(list[list[float]], path), dtype=np.float32)
+
+
+def decided(spec: ExtractorSpec, kind: str, edges: np.ndarray | None = None) -> ExtractorSpec:
     """An extractor of a network's decisions. ``kind``: of its labels.
 
     Quantised, 63 for the class and 0 elsewhere; for attributes as large as it can be, with the
-    sign; for a value 63 times it, rounded. Equal in every process, since its hash names the
+    sign; for a value 63 times it, rounded. With ``edges``, float32 [scores, thresholds], the number
+    of thresholds that each score is above. Equal in every process, since its hash names the
     question of a score: a killed run finds what it paid for.
     """
-    name, shape, classes = DECIDED[kind] + spec.backbone, spec.input_shape, spec.num_classes
+    prefix = (DECIDED if edges is None else LEVELS)[kind]
+    name, shape, classes = prefix + spec.backbone, spec.input_shape, spec.num_classes
     network = without_head(name, shape, classes)
     network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
+    scale: float = MAX_ENTRY
+    if edges is not None:
+        tensor = network.trunk.get_parameter("1.edges").data
+        tensor[:, : edges.shape[1]] = torch.from_numpy(edges)
+        scale = MAX_ENTRY * math.sqrt(len(edges))
     weights = to_safetensors(network)
-    return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)
+    return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=scale)
 
 
 def promised(share: float, epsilon: float, delta: float) -> float:
@@ -154,19 +200,3 @@ def promised(share: float, epsilon: float, delta: float) -> float:
     """
     factor = math.exp(min(epsilon, 700.0))
     return max((share - delta) / factor, 1 - factor * (1 - share) - delta, 0.0)
-
-
-def noisy_shares(
-    right: np.ndarray, wrong: np.ndarray, noise: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """(share of right records, its standard error) from noisy counts of the same shape.
-
-    ``noise``: the standard deviation of each count. Where the records do not show above it, the
-    error is infinite.
-    """
-    records = np.asarray(right + wrong, dtype=np.float64)
-    some = records > 2 * math.sqrt(2) * noise
-    share = np.clip(np.divide(right, records, where=some, out=np.zeros_like(records)), 0.0, 1.0)
-    spread = noise * np.hypot(share, 1 - share)  # of (1 - share) right - share wrong
-    error = np.divide(spread, records, where=some, out=np.full_like(records, np.inf))
-    return share, error

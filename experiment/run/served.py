@@ -58,7 +58,10 @@ def served(config: Config, plan: Plan) -> Config:
     releases, evaluate = slots[0].releases, EvaluateConfig()
     if score is not None:
         evaluate = EvaluateConfig(
-            share=SCORE, choose=slots[-1].releases[0].cap > 1, sigma=score.require("sigma")
+            share=SCORE,
+            choose=slots[-1].releases[0].cap > 1,
+            sigma=score.require("sigma"),
+            thresholds=vars(score).get("thresholds", 0),
         )
     if mechanism.once_a_round:
         count = releases[0].cap // mechanism.charges_a_round

@@ -1,9 +1,40 @@
 """What a run came to: the record in summary.json. All of it is public."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from ...student.results import Errors, Estimate, RoundResult
 from ...wall.guarantee import Unit
+
+Noisy = tuple[float, float]  # a number, and its standard error, of the noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtThreshold:
+    """Private records at a public ``threshold`` of a probability.
+
+    ``sensitivity``: share of those with the class or attribute that are above it; ``specificity``:
+    share of the others that are not. None where noise hides it.
+    """
+
+    threshold: float
+    sensitivity: Noisy | None
+    specificity: Noisy | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByThreshold:
+    """Private records by public thresholds of the probability of a class or an attribute.
+
+    ``auroc``: how often one with it is in a higher bin than one without, where the same bin counts
+    half; its standard error, of the noise; and half the share of pairs in the same bin, by which
+    the AUROC of the probabilities themselves may be more or less. ``balanced_accuracy``: at 0.5,
+    (sensitivity + specificity) / 2. None where noise hides it.
+    """
+
+    auroc: tuple[float, float, float] | None
+    balanced_accuracy: Noisy | None
+    tables: tuple[AtThreshold, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +48,7 @@ class PrivateScore:
     where counts carry them. ``epsilon``: of all scores of the plan by themselves. ``least``: what
     the guarantee by itself promises of ``right`` for fresh records from the same source, in the
     mean. ``rmse``: of values, in their unit: it, its standard error, and the largest for fresh
-    records.
+    records. ``thresholds``: by the second of two classes, or by attribute, where they were asked.
     """
 
     right: float | None
@@ -26,6 +57,17 @@ class PrivateScore:
     epsilon: float
     least: float | None
     rmse: tuple[float, float, float] | None = None
+    thresholds: dict[str, ByThreshold] = field(default_factory=dict)
+
+    @property
+    def auroc(self) -> tuple[float, float, float] | None:
+        """Means of those that are known, whose noise is independent."""
+        known = [one.auroc for one in self.thresholds.values() if one.auroc is not None]
+        if not known:
+            return None
+        values, errors, ties = zip(*known, strict=True)
+        count = len(known)
+        return sum(values) / count, math.hypot(*errors) / count, sum(ties) / count
 
     def text(self) -> str:
         """For a reader."""
@@ -39,8 +81,10 @@ class PrivateScore:
                 f"{most:.4g} {bought}"
             )
         right, error, least = 100 * self.right, 100 * self.error, 100 * self.least
+        ranked = "AUROC {:.3f} +- {:.3f} (ties +- {:.3f}), " if self.auroc else ""
+        ranked = ranked.format(*self.auroc or ())
         return (
-            f"on the private records: {right:.1f}% +- {error:.1f} right, at most "
+            f"on the private records: {ranked}{right:.1f}% +- {error:.1f} right, at most "
             f"{right - least:.1f} points more than on fresh ones {bought}"
         )
 

@@ -46,7 +46,7 @@ MANY_CLASSES = 10  # a contest among many, where class a rarely wins without the
 MAX_RECORDS = 8192  # drawing from more takes too long
 BATCH_SIZES = (1, 4)  # queries
 DISTANCE = 10  # of k-NN's record from the queries, in integer units
-SCORES = "score", "score_attributes", "score_value"
+SCORES = "score", "score_attributes", "score_value", "score_tables", "score_tables_attributes"
 # (outputs, the record's label) by label space: the last class, all attributes, the upper bound.
 RECORD = {"class": (2, 1), "attributes": (8, (1 << 8) - 1), "value": (1, STEPS)}
 FEATURES = np.full((1, 8), 63, dtype=np.int8)  # of the record: almost three times as long
@@ -207,8 +207,11 @@ def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
 
 def scores(mechanism: Score, unit: Unit) -> list[Case]:
     """Right and wrong predictions: the record at 0 is nearest to the last class, which it has."""
-    centers = range(RECORD[mechanism.label_space][0])[::-1]
-    adds = methodcaller("right_votes", mechanism.label_space, mechanism.grid)
+    outputs, _ = RECORD[mechanism.label_space]
+    form = mechanism.query_form
+    centers = range(form.shape(1, outputs)[0])[::-1]
+    counted = "table_votes" if form.bins > 1 else "right_votes"
+    adds = methodcaller(counted, mechanism.label_space, mechanism.grid)
     return _histogram(mechanism, unit, centers, adds)
 
 

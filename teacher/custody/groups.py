@@ -1,12 +1,14 @@
 """Groups of settings: the budget, what it protects, its rounds, caps and score."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ...wall.errors import InvalidInput
+from ...wall.matrices import MAX_ENTRY
 from ..mechanisms.registry import AnyMechanism
 
 Count = Annotated[int, Field(ge=1)]
@@ -85,11 +87,28 @@ class EvaluateConfig:
             that noisy sums leave, each of which is scored, and paid for; else the result alone is
             scored.
         sigma: scale of the noise on every count (records); null: what the budget asks for.
+        thresholds: counts are of a 2 x 2 table at each of so many public thresholds of the model's
+            probability, 0.5 among them, for AUROC, sensitivity and specificity; of two classes, or
+            attribute by attribute. 0: of right and wrong answers.
     """
 
     share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     choose: bool = False
     sigma: Annotated[float, Field(gt=0)] | None = None
+    thresholds: Annotated[int, Field(ge=0, le=MAX_ENTRY)] = 0
+
+    def __post_init__(self) -> None:
+        if self.thresholds and not self.share:
+            raise InvalidInput("evaluate.thresholds", "0 without evaluate.share", self.thresholds)
+
+    def require_two(self, kind: str, names: Sequence[str]) -> None:
+        """Raise InvalidInput for thresholds of more than two classes, or of values.
+
+        ``kind``: of the labels; ``names``: of the classes, as far as they are known.
+        """
+        if self.thresholds and (kind == "value" or (kind == "class" and len(names) > 2)):
+            rule = "0 for values and for more than two classes, which have no 2 x 2 tables"
+            raise InvalidInput("evaluate.thresholds", rule, self.thresholds)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class PrivateSide(Computing):
         for mechanism in self.schedule.mechanisms():
             if self.scale.shards:
                 mechanism.require_sharded()
+        self.evaluate.require_two(self.data.labels, self.data.classes)
         if self.budget.periods > 1 and self.scale.shards:
             raise InvalidInput("budget.periods", "1 with scale.shards", self.budget.periods)
         if self.privacy.unit == "person":

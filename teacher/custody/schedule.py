@@ -5,17 +5,22 @@ It is pure: it reads no file, and solves for no number (solver.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from ...wall.errors import InvalidInput
 from ...wall.questions import CellsForm, LabelKind, Round, Scoring
 from ..accounting.plan import Plan
 from ..mechanisms.base import Charging, Priced
+from ..mechanisms.fields import params
 from ..mechanisms.registry import MECHANISMS, AnyMechanism
 from .groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 
 MOST_ROUNDS = 1_000
-SCORES = {kind.label_space: kind for kind in MECHANISMS.values() if kind.scores}
+SCORES = {
+    (kind.label_space, "thresholds" in params(kind)): kind
+    for kind in MECHANISMS.values()
+    if kind.scores
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for rounds that can not be asked, or caps that a mechanism lacks."""
+        self.evaluate.require_two(self.labels, ())
         if not 0 < len(self.rounds) <= MOST_ROUNDS:
             rule = f"a list of at least one round, and at most {MOST_ROUNDS:,}"
             raise InvalidInput("rounds", rule, f"{len(self.rounds)}")
@@ -111,8 +117,12 @@ class Schedule:
     def mechanisms(self) -> list[AnyMechanism]:
         """The mechanism of each slot of a period, in order, as it is given."""
         asking = [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
-        score = SCORES[self.labels](sigma=self.evaluate.sigma)  # type: ignore[call-arg]
-        return [*asking, score] if self.scored else asking
+        if not self.scored:
+            return asking
+        given: dict[str, Any] = {"sigma": self.evaluate.sigma}
+        if self.evaluate.thresholds:
+            given["thresholds"] = self.evaluate.thresholds
+        return [*asking, SCORES[self.labels, "thresholds" in given](**given)]
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:
         """The schedule with other ``mechanisms`` of its slots."""

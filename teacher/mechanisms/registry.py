@@ -25,6 +25,8 @@ from .sums import (
     ReverseKnn,
     Score,
     ScoreAttributes,
+    ScoreTables,
+    ScoreTablesAttributes,
     ScoreValue,
 )
 from .values import PrivateKnnMean, PrivateKnnMedian
@@ -51,6 +53,8 @@ REGISTERED: tuple[type[Mechanism], ...] = (
     Score,
     ScoreAttributes,
     ScoreValue,
+    ScoreTables,
+    ScoreTablesAttributes,
 )
 
 for _kind in REGISTERED:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
+from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_ENTRY, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
 from ...wall.questions import CellsForm, SumsForm
 from ..accounting.plan import Release
@@ -171,6 +171,42 @@ class ScoreValue(Score):
     kind: Literal["score_value"] = "score_value"  # type: ignore[assignment]
     parts: int | None = _shared()
     label_space = "value"
+
+
+@dataclass(frozen=True)
+class ScoreTables(Score):
+    """How many records of each class are in each bin of a PUBLIC model's score.
+
+    Bins lie between public thresholds, so that sums of counts are a 2 x 2 table at each threshold.
+    The features are the numbers of the bins, and a record's bin is its nearest cell. Guarantee:
+    that of ``Score``, as a record has one bin and one class. Settings name it by
+    ``evaluate.thresholds``.
+    """
+
+    kind: Literal["score_tables"] = "score_tables"  # type: ignore[assignment]
+    thresholds: int = count(4, "between which records are counted", MAX_ENTRY)
+
+    @property
+    def query_form(self) -> CellsForm:
+        bins = self.thresholds + 1
+        cells = 0 if self.label_space == "attributes" else bins
+        return CellsForm(centroids=cells, noise=self.sigma, parts=self.grid, bins=bins)
+
+    def tally(self, voters: Voters) -> np.ndarray:
+        """Records by score, class (or absence and presence) and bin: int64 [n_queries, m]."""
+        return voters.table_votes(self.label_space, self.grid)
+
+
+@dataclass(frozen=True)
+class ScoreTablesAttributes(ScoreTables):
+    """How many records with and without each attribute are in each bin of a PUBLIC model's score.
+
+    A record moves a count of each of c attributes by the same, 1 / sqrt(c) or a little less.
+    """
+
+    kind: Literal["score_tables_attributes"] = "score_tables_attributes"  # type: ignore[assignment]
+    parts: int | None = _shared()
+    label_space = "attributes"
 
 
 @dataclass(frozen=True)

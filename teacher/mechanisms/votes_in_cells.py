@@ -69,6 +69,38 @@ def right_votes(
     return votes
 
 
+def table_votes(
+    cells: np.ndarray,
+    space: str,
+    outputs: int,
+    parts: int,
+    index: ExactIndex,
+    labels: np.ndarray,
+) -> np.ndarray:
+    """Records by what they are and by the bin of their score: int64 [n_queries, scores * c * m].
+
+    A record's bin is the nearest of the m cells of a score: of the only one of ``outputs`` = c
+    classes, or of one for each attribute, which is absent or present (c = 2). A record or a person
+    adds a vector no longer than ``parts``: the same to one bin of each score, or the shares of the
+    person's rows.
+
+    ``space``: a label space's kind; ``cells``: int8 [n_queries, scores * m, d], by score.
+    """
+    scores, kinds, whole, truth = 1, outputs, parts, labels[:, None]
+    if space == "attributes":
+        scores, kinds, whole = outputs, 2, math.isqrt(parts**2 // outputs)
+        truth = unpack(labels, outputs)
+    votes = np.zeros((len(cells), cells.shape[1] * kinds), dtype=np.int64)
+    for counts, centers in zip(votes, cells, strict=True):
+        first = 0
+        for own, of in zip(np.split(centers, scores), truth.T, strict=True):
+            bins = nearest_cells(index.features, own, 1)
+            ballots = first + of[:, None] * len(own) + bins
+            np.add.at(counts, *shared_votes(ballots, index.persons, whole, roots=False))
+            first += kinds * len(own)
+    return votes
+
+
 def missed(predicted: np.ndarray, steps: np.ndarray, parts: int) -> np.ndarray:
     """Squared errors of values, in 0..parts, which stands for half a half range or more.
 

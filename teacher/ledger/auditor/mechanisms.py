@@ -120,6 +120,13 @@ def _score(f: Fields) -> list[PricedRelease]:
     return _cells({**f, "centroids": 2, "neighbours": 1}, "score")
 
 
+def _tables(outputs: int) -> Callable[[Fields], list[PricedRelease]]:
+    """A record or a person adds a vector of length 1: section 13. ``outputs``: counts of a bin."""
+    return lambda f: _cells(
+        {**f, "centroids": outputs * (f["thresholds"] + 1), "neighbours": 1}, "score"
+    )
+
+
 def _sums(outputs: range) -> Callable[[Fields], list[PricedRelease]]:
     """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 21."""
 
@@ -225,6 +232,7 @@ VOTES = {"sigma": NOISE, "parts": integer(1, 4096) | None}
 CELLS = {"centroids": integer(1, MAX_CELLS), "neighbours": integer(1, 64), **VOTES}
 
 SCORES = "score", "score_attributes", "score_value"
+TABLES = {"score_tables": _tables(1), "score_tables_attributes": _tables(2)}
 KINDS: dict[str, Known] = {
     "private_knn": Known(
         {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), "screen_ratio"
@@ -241,6 +249,10 @@ KINDS: dict[str, Known] = {
     ),
     "reverse_knn": Known(CELLS, _cells, "margin row_neighbours"),
     **dict.fromkeys(SCORES, Known(VOTES, _score)),
+    **{
+        kind: Known({"thresholds": integer(1, 63), **VOTES}, tables)
+        for kind, tables in TABLES.items()
+    },
     "private_linear": Known(LINEAR, _sums(CLASSES), f"{STEPS_OF_SUMS} margin"),
     "naive_knn": Known(WINNER, _winner, "k"),
     "lnmax": Known({"scale": NOISE}, _laplace, "teachers classifier"),
@@ -273,6 +285,7 @@ PERSONS = frozenset(
         *("private_knn", "private_knn_attributes", "private_knn_mean", "private_knn_median"),
         *("private_radius", "naive_knn", "ind_knn", "reverse_knn", "radius", "batch_knn"),
         *SCORES,
+        *TABLES,
         *("private_linear", "private_linear_attributes", "private_linear_value"),
         *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
     )

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
 KINDS = (sums.PrivateLinear, sums.PrivateLinearAttributes, sums.PrivateLinearValue)
-SCORES = (sums.Score, sums.ScoreAttributes, sums.ScoreValue)
+TABLES = (sums.ScoreTables, sums.ScoreTablesAttributes)
+SCORES = (sums.Score, sums.ScoreAttributes, sums.ScoreValue, *TABLES)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 # Parameters at which the audit sees much in few trials.

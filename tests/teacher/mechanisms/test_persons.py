@@ -103,6 +103,25 @@ def test_cells(drawn, neighbours, parts):
     assert moves.max() <= parts
 
 
+@few
+@given(
+    data(labels=1 << CLASSES),
+    st.sampled_from(["class", "attributes"]),
+    st.integers(1, 4),
+    st.sampled_from([1, 7, sums.MAX_PARTS]),
+)
+def test_tables(drawn, space, bins, parts):
+    """A person gives one vote in all, or as much to each attribute, in any rows and any cells."""
+    classes = 1 << CLASSES if space == "class" else CLASSES
+    scores = 1 if space == "class" else CLASSES
+    cells = np.tile(drawn.queries, (2, 2, 1))[:, : scores * bins]
+    moves = drawn.moved(lambda v: replace(v, num_classes=classes).table_votes(space, parts), cells)
+    assert moves.min() >= 0
+    assert squared(moves) <= parts**2
+    each = math.isqrt(parts**2 // scores)
+    assert (moves.reshape(2, scores, -1).sum(axis=2) == each).all()
+
+
 SPACES = {"class": (3, range(3)), "attributes": (2, range(4)), "value": (1, (0, 1000, STEPS))}
 
 
@@ -299,7 +318,7 @@ FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[],
     "a second ballot": (faults.second_ballots, (test_votes,)),
     "a ballot of each row": (by_row, (test_sampled_balls,)),
     "an unclipped histogram": (faults.unclipped_cells, (test_cells,)),
-    "a score of each row": (by_row, (lambda: test_scores("class", 10),)),
+    "a score of each row": (by_row, (lambda: test_scores("class", 10), test_tables)),
     "a score of roots": (scores_by_roots, (lambda: test_scores("class", 10),)),
     "an unclipped gain": (unclipped_gain, (test_gradients,)),
     "an unclipped sum": (faults.unclipped_gradients, (test_gradients,)),

@@ -101,6 +101,49 @@ def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data)
     assert drawn.tolist() == expected.tolist()
 
 
+@settings(max_examples=80)
+@given(st.data())
+def test_a_record_is_in_one_bin_of_each_score_once(data):
+    """By brute force over neighbouring data sets: each record, or person, added to all others and
+    taken from them. Squares are below ``parts`` squared, and below twice that for a replacement."""
+    space = data.draw(st.sampled_from(["class", "attributes"]))
+    n, parts = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([1, 100, MAX_PARTS]))
+    bins, scores, kinds = data.draw(st.integers(1, 4)), *((1, 3), (CLASSES, 2))[space != "class"]
+    features = data.draw(arrays(np.int8, (n, 4), elements=few))
+    labels = data.draw(arrays(np.int64, n, elements=st.integers(0, 2 if scores == 1 else 7)))
+    persons = data.draw(st.none() | arrays(np.int64, n, elements=st.integers(0, 2)))
+    cells = data.draw(arrays(np.int8, (scores * bins, 4), elements=few))
+    of = np.arange(n) if persons is None else persons
+
+    def counted(there):
+        own = None if persons is None else persons[there]
+        index = ExactIndex(features[there], np.arange(there.sum()), own)
+        return Voters(index, labels[there], CLASSES, cells[None]).table_votes(space, parts)[0]
+
+    def adds(rows):
+        """In Fractions: the shares of the rows, each sum up to a count rounded down."""
+        vector = []
+        for score in range(scores):
+            counts = Counter[int]()
+            for row in rows:
+                apart = (features[row].astype(int) - cells[score * bins :][:bins].astype(int)) ** 2
+                truth = labels[row] if scores == 1 else labels[row] >> score & 1
+                counts[int(truth) * bins + int(apart.sum(axis=1).argmin())] += 1
+            whole = math.floor(math.sqrt(F(parts**2, scores)))
+            shares = [F(counts[at], len(rows)) * whole for at in range(bins * kinds)]
+            vector += np.diff([0, *map(math.floor, np.cumsum(shares))]).tolist()
+        return np.array(vector)
+
+    everyone = np.ones(n, dtype=bool)
+    vectors = [adds(np.flatnonzero(of == one)) for one in np.unique(of)]
+    assert counted(everyone).tolist() == sum(vectors).tolist()
+    for one, vector in zip(np.unique(of), vectors, strict=True):
+        assert (counted(everyone) - counted(of != one)).tolist() == vector.tolist()
+        assert (vector**2).sum() <= parts**2
+        assert persons is not None or parts == 1 or np.count_nonzero(vector) == scores
+        assert all(((vector - other) ** 2).sum() <= 2 * parts**2 for other in vectors)
+
+
 def test_a_person_casts_the_root_of_the_share_of_its_rows():
     """In Fractions and integer roots, person by person; a person of one row casts whole votes."""
     rng = np.random.default_rng(3)

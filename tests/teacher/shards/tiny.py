@@ -56,6 +56,8 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     sums.Score(sigma=2.0),
     sums.ScoreAttributes(sigma=2.0),
     sums.ScoreValue(sigma=2.0),
+    sums.ScoreTables(sigma=2.0, thresholds=2),
+    sums.ScoreTablesAttributes(sigma=2.0, thresholds=2),
     sums.PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
     sums.PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
     sums.PrivateLinearValue(noise_multiplier=2.0),

@@ -170,6 +170,14 @@ RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
     (sums.Score(sigma=44.0), "score", [[-617] * 4], [[-618] * 4, [0] * 5, 5, []]),
     (sums.ScoreAttributes(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
     (sums.ScoreValue(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
+    (
+        sums.ScoreTables(sigma=44.0, thresholds=2), "score",
+        [[-617] * 6, [10**12 + 617] * 9], [[-618] * 6, [0] * 5, 5, []],
+    ),
+    (
+        sums.ScoreTablesAttributes(sigma=100.0, thresholds=2), "score",
+        [[-TAIL, 0] * 3], [[-TAIL - 1, 0] * 3, [0] * 9],
+    ),
     (sums.PrivateLinear(**SUMS), "sum", [[0] * 21, [SUM] * 9], [[2 * SUM] * 9, 5, [], [0] * 4]),
     (sums.PrivateLinearAttributes(**SUMS), "sum", [[0] * 21], [[0] * (2 * 4001 * 31), [0] * 2]),
     (sums.PrivateLinearValue(**SUMS), "sum", [[0] * 6, [0] * 4002], [[0] * 2, [0] * 4003]),
