@@ -142,7 +142,8 @@ def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[s
             if first or HELP_ALL in args:
                 shown = "" if default is MISSING else f" (default: {default})"
                 if name in BY_ROWS and Config in groups.values():
-                    shown = f"{shown[:-1]}; of your own data: {BY_ROWS[name]})"
+                    of_rows = f"of your own data: {BY_ROWS[name]})"
+                    shown = f"{shown[:-1]}; {of_rows}" if shown else f" ({of_rows}"
                 text = f"{means}{shown}".replace("%", "%%")
                 section.add_argument(f"--{name}", metavar="", help=text)
 
