@@ -13,6 +13,7 @@ from ..wall.datasets import readers
 from ..wall.errors import InvalidInput, MissingData, listed
 from ..wall.files import ROWS
 from ..wall.guarantee import protected
+from ..wall.label_kinds import ValueLabels, format_errors
 from ..wall.labels import code_of
 from .data import LABELS, Data
 from .display import ShowsFacts, table
@@ -107,12 +108,18 @@ class Model(ShowsFacts):
 
     def facts(self) -> dict[str, object]:
         """What it is, how good, and what is promised."""
-        info, right, beside = self.student.info, None, None
+        info, right, missed, beside = self.student.info, None, None, None
+        space = info.labels
         with suppress(MissingData):
-            right, beside = self.summary.test_accuracy, self.summary.baselines
+            right, missed = self.summary.test_accuracy, self.summary.test_errors
+            beside = self.summary.baselines
+        labels = {"classes" if space.kind == "class" else "attributes": listed(space.names)}
+        if isinstance(space, ValueLabels):
+            labels = {"values": f"{space.low:g} to {space.high:g}"}
         known = {
-            "classes": listed(info.labels.names),
+            **labels,
             "test accuracy": None if right is None else f"{right:.2%}",
+            "test errors": missed and format_errors(missed),
             "beside it": beside and beside.text(),
             "epsilon": self.epsilon_,
             "delta": f"{self.delta_:g}",
