@@ -15,7 +15,8 @@ STRIDE = 7
 # 91.1% by four draws that made it the best, 89.5% by forty others (34efda59).
 FRESH = 8
 # Times as many records as a guess, for which axes and features are rehearsed, too; of so many the
-# best by one draw are forecast by so many others.
+# best by one draw are forecast by so many others. Other values: not tried. decisions.md has what it
+# gains and loses on eight sets (8e368733).
 MORE, LAST, DRAWS_OF_MORE = (4, 16), 3, 4
 VALUES_ASKED = 300  # queries, if no round says how many (a18e8678)
 ASKED = (1.0, 0.75, 0.5, 0.25, 0.125)  # of the public rows, if records' budgets deplete (d2eb3b58)
