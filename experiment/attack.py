@@ -25,8 +25,10 @@ from ..student.student_model import BATCH, Preprocessed, preprocessed
 from ..teacher.accounting.risk import RATES, share
 from ..teacher.records.inspect import BANNER
 from ..teacher.records.private_records import open_records
+from ..wall.datasets.arrays import required_member
 from ..wall.datasets.sources import describe, read_public
-from ..wall.errors import InvalidInput
+from ..wall.datasets.tables import is_table, read_records
+from ..wall.errors import InvalidInput, require_known
 from ..wall.labels import LabelSpace
 from ..wall.messages import RELEASED
 from ..wall.progress import Progress, TaskProgress, no_progress
@@ -86,8 +88,9 @@ def attack(
 ) -> Attacked:
     """Attack the model of a finished run with rows that the custodian names.
 
-    ``members``: (rows, labels) that it was trained on, as of ``Model.score``; the run's private
-    rows by default. ``nonmembers``: others from the same source; the run's test rows by default.
+    ``members``: (rows, labels) that it was trained on, as of ``Model.score``, or the path of an npz
+    file with x and y, or of a table with the run's column of labels; the run's private rows by
+    default. ``nonmembers``: others from the same source; the run's test rows by default.
     ``progress`` hears how many rows the model has seen.
     Reads private rows: what it returns is PRIVATE. Raises MissingData, InvalidInput.
     """
@@ -100,14 +103,14 @@ def _attacked(run_dir: Path, members: Any, nonmembers: Any, progress: Progress) 
     student, task, public = model.student, describe(config.data), read_public(config.data)
     space, plain = student.info.labels, preprocessed(student.info.spec(student.weights))
     if members is not None:
-        inside = _given(model, "members", members)
+        inside = _given(model, "members", members, config.data.label)
     elif config.teacher is None:
         records = open_records(config.data, task, unit=config.privacy.unit)
         inside = _Rows(plain, records.inputs, records.labels)
     else:
         raise InvalidInput("members", "given: services have the private rows", None)
     if nonmembers is not None:
-        outside = _given(model, "nonmembers", nonmembers)
+        outside = _given(model, "nonmembers", nonmembers, config.data.label)
     else:
         outside = _Rows(plain, public.test_inputs, space.encode("test", public.test_labels))
     for name, rows in (("members", inside), ("nonmembers", outside)):
@@ -152,8 +155,14 @@ class _Rows:
         return features, features @ weight.T + bias
 
 
-def _given(model: Model, name: str, given: Any) -> _Rows:
-    """Rows and labels that a custodian names. Raises InvalidInput."""
+def _given(model: Model, name: str, given: Any, label: str) -> _Rows:
+    """Rows and labels that a custodian names. Raises InvalidInput, MissingData."""
+    if isinstance(given, str | Path) and is_table(Path(given)):
+        columns, _ = read_records(name, given, [label])
+        require_known(name, [label], columns, "a table with the run's column of labels")
+        given = given, columns[label]
+    elif isinstance(given, str | Path):
+        given = tuple(required_member(str(given), array) for array in ("x", "y"))
     if not (isinstance(given, tuple) and len(given) == 2):
         raise InvalidInput(name, "a pair: rows and their labels", type(given).__name__)
     student, (rows, labels) = model.student, given

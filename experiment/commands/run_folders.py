@@ -109,7 +109,7 @@ def attack(args: Sequence[str]) -> int:
     """PRIVATE, for the custodian: how often an attack on a finished run's model tells which rows it
     was trained on, beside the proved bound. Reads private rows; prints alone, and writes nothing.
     """
-    rows = "npz file with rows x and their labels y (default: the run's {} rows)"
+    rows = "npz file with rows x and labels y, or a table like the run's (default: its {} rows)"
     options = {
         "--run_dir": option("folder of a finished run", type=Path, required=True),
         "--members": option(f"rows that it was trained on: {rows.format('private')}", type=Path),
@@ -117,14 +117,9 @@ def attack(args: Sequence[str]) -> int:
     }
     parsed = _parsed(attack, args, options)
     from ...wall.console import Console
-    from ...wall.datasets.arrays import required_member
     from .. import attack as attacks
 
-    given = {
-        name: tuple(required_member(str(file), array) for array in ("x", "y"))
-        for name in ("members", "nonmembers")
-        if (file := getattr(parsed, name)) is not None
-    }
+    given = {"members": parsed.members, "nonmembers": parsed.nonmembers}
     print(attacks.attack(parsed.run_dir, **given, progress=Console().progress))
     return 0
 

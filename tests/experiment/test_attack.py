@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import safetensors.torch
 import torch
@@ -16,6 +17,7 @@ from labelwall.experiment.attack import LOSS, RATIO
 from labelwall.student.student_model import assembled, load, pack
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput
+from tests.experiment import tiny
 
 D, MEMBERS = 300, 25
 
@@ -122,6 +124,22 @@ def test_a_network_without_noise_is_found_by_its_loss(run: Path, capsys) -> None
     assert "0.1%   unknown: it takes 1000 non-members" in text
     found = lw.attack(run, members=(x, y))
     assert found.rows[1]["true_positive_rate"] > 0.2
+
+
+def test_files_of_a_table_are_named_as_the_runs_rows_are(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed, (file, count) in enumerate({"a": 240, "b": 120, "c": 200}.items()):
+        tiny.write_table(tmp_path / f"{file}.csv", count, seed)
+    command = "run --private a.csv --public b.csv --test c.csv --label kind --epsilon 5 --quiet"
+    command += " --run_dir run --mechanism.kind private_linear --student.steps 20 --threads 1"
+    assert pipeline.main(command.split()) == 0
+    pandas.read_csv("c.csv").to_parquet("c.parquet")
+    own, named = lw.attack("run"), lw.attack("run", members="a.csv", nonmembers="c.parquet")
+    assert (named.members, named.nonmembers) == (240, 200)
+    assert named.rows == own.rows
+    (tmp_path / "d.csv").write_text("x0,kinds\n1,c0\n2,c1\n")
+    with pytest.raises(InvalidInput, match="the column kind"):
+        lw.attack("run", members="d.csv")
 
 
 @pytest.mark.parametrize(
