@@ -212,25 +212,27 @@ def rows_of(
     if "id" in own:
         table["id"] = own["id"]
     places = {name: own.get(name) for name in SPLITS}
+    drawn = {BOX: table, SHAPES: {"source": "folder", **columns}}.get(own.get("public", ""))
     if "data" in own:
+        public = {} if drawn is None else {"public": own["public"]}
         for name in SPLITS:
-            if name in own:
+            if name in own and name not in public:
                 raise InvalidInput(name, "left out with --data, which has all rows", own[name])
         path = Path(own["data"])
         if not path.exists():
             raise MissingData(f"`data` must be an existing file or folder. Found {own['data']!r}.")
         if is_table(path):
-            return table | {"path": str(path.absolute()), "split": own.get("split", "split")}
+            place = {"path": str(path.absolute()), "split": own.get("split", "split")}
+            return table | place | public
         if not path.is_dir() and path.suffix.lower() != ".npz":
-            rule = "an npz, CSV or parquet file, or a folder with private, public and test"
+            rule = "an npz, CSV, parquet or DuckDB file, or a folder with private, public and test"
             raise InvalidInput("data", rule, own["data"])
         if not path.is_dir() or list(path.glob("*.npy")) or (path / "public.npz").exists():
-            return {"source": "arrays", **columns, "path": str(path.absolute())}
-        places = {name: str(path / name) for name in SPLITS}
+            return {"source": "arrays", **columns, "path": str(path.absolute()), **public}
+        places = {name: str(path / name) for name in SPLITS} | public
         if not (path / "test").exists():
             places["test"] = None
     absolute = dict[str, str | None]()
-    drawn = {BOX: table, SHAPES: {"source": "folder", **columns}}.get(own.get("public", ""))
     for name, value in places.items():
         if drawn and name == "public":
             absolute[name] = value

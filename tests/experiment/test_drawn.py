@@ -5,11 +5,16 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 
 import labelwall as lw
 from labelwall import pipeline
+from labelwall.experiment.config.options import parse
+from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.datasets.sources import describe, read_public
+from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named, summary
 from tests.experiment.test_own_data import QUICK
@@ -70,6 +75,21 @@ def test_a_table_by_its_declaration_alone(tables: dict[str, str], capsys) -> Non
     said = "".join(capsys.readouterr())
     check_told(said, "200 public rows are drawn from data.ranges (x0, x1")
     assert summary()["private_score"]["right"] > 0.7
+
+
+def test_one_file_without_public_rows(tables: dict[str, str]) -> None:
+    frames = [pandas.read_csv(place).assign(split=name) for name, place in tables.items()]
+    pandas.concat(frames).to_csv("all.csv", index=False)
+    one, two = (
+        parse([*given, *DECLARED])[0].data for given in (["--data", "all.csv"], named(tables))
+    )
+    public, apart = read_public(one), read_public(two)
+    np.testing.assert_array_equal(public.inputs, apart.inputs)
+    np.testing.assert_array_equal(public.test_inputs, apart.test_inputs)
+    records, own = (open_records(data, describe(data)) for data in (one, two))
+    np.testing.assert_array_equal(records.inputs, own.inputs)
+    with pytest.raises(InvalidInput, match=r"`data\.public` must be a place of public rows"):
+        parse(["--data", "data.npz", "--public", "box"])
 
 
 @pytest.mark.slow
