@@ -21,7 +21,7 @@ IMPORTED = {
     "postgresql": ("psycopg",),
     "scale": ("ray",),
     "service": ("fastapi", "uvicorn", "h11", "prometheus_client"),
-    "tables": ("pyarrow",),
+    "tables": ("duckdb", "pyarrow"),
 }
 PLAIN = """
 import importlib.metadata as installed, sys

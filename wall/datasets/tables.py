@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV, parquet, a folder that `datasets` saved, or a folder of texts.
+"""Tables of one's own: CSV, parquet, DuckDB, a folder that `datasets` saved, or a folder of texts.
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
@@ -36,6 +36,8 @@ from .data_config import (
     Task,
     no_names,
 )
+from .databases import SUFFIX as DUCKDB
+from .databases import stored_table
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ SEPARATORS = ",;\t|"
 BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
-PARQUET = (".parquet", ".pq")
+TYPED = (".parquet", ".pq", DUCKDB)
 TEXT = (".csv", ".tsv", ".txt")
 SAVED = "state.json"  # in a folder that `datasets` saved
 FILES = "text"  # the column with the content of a folder's texts
@@ -66,7 +68,7 @@ class TableFile:
 
 def is_table(path: Path) -> bool:
     """Whether a path looks like a table's, by its name; see ``is_text_folder`` for others."""
-    return path.suffix.lower() in TEXT + PARQUET or os.path.isfile(path / SAVED)
+    return path.suffix.lower() in TEXT + TYPED or os.path.isfile(path / SAVED)
 
 
 def read_table(field: str, path: str | Path | None) -> TableFile:
@@ -80,12 +82,12 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     if not file.is_file() and not file.is_dir():  # a pipe would be waited for
         text = f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
         raise MissingData(text)
-    if (file / SAVED).is_file() or file.suffix.lower() in PARQUET:
+    if (file / SAVED).is_file() or file.suffix.lower() in TYPED:
         return _arrow(field, file)
     if file.is_dir():
         return _text_folder(file)
     if file.suffix.lower() not in TEXT:
-        rule = f"a file that ends in {', '.join(TEXT + PARQUET)}"
+        rule = f"a file that ends in {', '.join(TEXT + TYPED)}"
         raise InvalidInput(field, rule, str(path))
     return _text(field, file)
 
@@ -209,9 +211,11 @@ def _text_folder(root: Path) -> TableFile:
 
 
 def _arrow(field: str, path: Path) -> TableFile:
-    """A parquet file, or a folder that `datasets` saved."""
+    """A parquet or DuckDB file, or a folder that `datasets` saved."""
     try:
-        if path.is_dir():
+        if path.suffix.lower() == DUCKDB:
+            table = stored_table(field, path)
+        elif path.is_dir():
             import datasets
 
             table = datasets.load_from_disk(str(path)).with_format("arrow")[:]

@@ -162,7 +162,7 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
         (["--private", "a", "--test", "."], "`public` must be given"),
         (["--private", "a", "--data", "b.npz"], "`private` must be left out with --data"),
         (["--data", "nowhere.npz"], "`data` must be an existing"),
-        (["--data", __file__], "`data` must be an npz, CSV or parquet file"),
+        (["--data", __file__], "`data` must be an npz, CSV, parquet or DuckDB file"),
         (["--private", "a", "--public", "b", "--test", "c"], "`public` must be an exist"),
         (["--data", "a.npz", "--epsilon", "much"], "--epsilon"),
         (["IMAGES", "--expected_records", "-1"], "`expected_records` must be at least 1"),
