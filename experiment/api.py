@@ -268,6 +268,8 @@ def compare(
     delta: float | None = None,
     expected_records: int | None = None,
     sweep: Mapping[str, Sequence[Any]] | None = None,
+    measure: str | None = None,
+    processes: int = 1,
     quiet: bool = False,
     **settings: Any,
 ) -> Comparison:
@@ -283,6 +285,10 @@ def compare(
         seeds: of the repetitions.
         sweep: values of settings, ``{"mechanism.k": [10, 30]}``: each value, or combination of
             them, makes a variant of each method of runs, whose cells spend budget, too.
+        measure: what the table and the plot show of classes or attributes, "auroc" and the like;
+            "accuracy" by default. The data frame has all of them.
+        processes: cells at a time, each in a process with its share of ``threads`` and
+            ``workers``, and with the data set in its memory.
         settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
@@ -300,6 +306,12 @@ def compare(
         given["sweep"] = sweep or {}
         compared = methods_by_name(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
-        cells = cells_of(compared, sweep=sweep)
-        rows, lines = run_cells(cells, out, entropy=SystemEntropy(), console=console)
+        rows, lines = run_cells(
+            cells_of(compared, sweep=sweep),
+            out,
+            entropy=SystemEntropy(),
+            console=console,
+            measure=measure,
+            processes=processes,
+        )
     return Comparison(path=out, rows=rows, cells=lines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..student.measures import MEANS, Measures, by_group, measures
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.datasets import readers
 from ..wall.errors import InvalidInput, MissingData, listed
@@ -20,7 +21,6 @@ from .display import ShowsFacts, table
 from .frames import as_array, is_frame, read_frame, texts
 
 if TYPE_CHECKING:
-    from ..student.measures import Measures
     from ..student.results import Estimate
     from .run.summary import Summary
 
@@ -45,12 +45,9 @@ class Evaluation:
     A notebook shows it as a table; ``frame()`` gives it as a data frame of pandas.
     """
 
-    COLUMNS = (
-        *("rows", "accuracy", "balanced_accuracy", "auroc", "average_precision", "sensitivity"),
-        *("brier", "calibration_error"),
-    )
+    COLUMNS = ("rows", "accuracy", *MEANS)
 
-    def __init__(self, measures: "Measures", groups: Mapping[str, "Measures"]) -> None:
+    def __init__(self, measures: Measures, groups: Mapping[str, Measures]) -> None:
         self.measures, self.groups = measures, dict(groups)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -218,8 +215,6 @@ class Model(ShowsFacts):
         scanner), or the name of a column of ``rows``; the measures are then told by group as well.
         Raises InvalidInput as ``score``, and for a model of values.
         """
-        from ..student.measures import by_group, measures
-
         space = self.student.info.labels
         if space.kind == "value":
             raise InvalidInput("model", "one of classes or attributes", "values: use score")

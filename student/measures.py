@@ -13,6 +13,11 @@ from ..wall.labels import LabelSpace
 MOST_NAMES = 1_000  # classes; of more nothing is told class by class
 SPECIFICITY = 0.9  # at which sensitivity is told, unless another is asked for
 BINS = 15  # of equal width, for the expected calibration error
+# Of all classes or attributes together
+MEANS = (
+    *("balanced_accuracy", "auroc", "average_precision", "sensitivity", "brier"),
+    "calibration_error",
+)
 CURVE = 51  # points of a stored ROC curve, at equal steps of the false positive rate
 
 
@@ -58,6 +63,10 @@ class Measures:
     calibration_error: float | None
     bins: tuple[tuple[int, float, float], ...] = field(repr=False)
     names: dict[str, NameMeasures]
+
+    def means(self) -> dict[str, float | None]:
+        """MEANS by name."""
+        return {name: getattr(self, name) for name in MEANS}
 
 
 def measures(

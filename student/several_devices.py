@@ -4,13 +4,16 @@ its own.
 
 import logging
 import os
+import signal
 import socket
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from typing import Literal, TypeVar
 
 import torch
@@ -27,6 +30,7 @@ from .student_config import StudentConfig
 Result = TypeVar("Result")
 Task = Callable[[], Result]
 SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's, such as its key
+LOOK = 0.2  # seconds between two looks whether the parent is there
 LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
@@ -121,16 +125,20 @@ def process_count(workers: int, config: StudentConfig, pool: Pool) -> int:
     return workers if long and kind(config) == "cpu" and config.devices == 1 else 1
 
 
-def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
+def parallel(
+    processes: int, tasks: Iterable[Task[Result]], ordered: bool = True
+) -> Generator[Result]:
     """What the ``tasks`` return, in order, so many of them at a time.
 
     Each has its share of this process's threads. With several processes the first tasks begin at
-    once, otherwise each when it is asked for, in this process.
+    once, otherwise each when it is asked for, in this process. All processes end with this one, and
+    when what is returned is closed. Not ``ordered``: what returns first comes first.
     """
-    run = partial(_with_threads, max(1, torch.get_num_threads() // processes))
-    pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
+    run = partial(_with_threads, max(1, torch.get_num_threads() // processes), os.getpid())
+    form = "generator" if ordered else "generator_unordered"
+    pool = Parallel(processes, backend="loky", return_as=form, max_nbytes=None)
     with no_secrets():
-        results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
+        results: Generator[Result] = pool(delayed(run)(task) for task in tasks)
     return results
 
 
@@ -144,6 +152,21 @@ def no_secrets() -> Iterator[None]:
         os.environ |= secrets
 
 
-def _with_threads(count: int, task: Task[Result]) -> Result:
+def _with_threads(count: int, parent: int, task: Task[Result]) -> Result:
+    if os.getpid() != parent:
+        _end_with(parent)
     torch.set_num_threads(count)
     return task()
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """Let this process end when its ``parent`` has ended, and hear no Ctrl-C, as that one does."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=watch, daemon=True).start()

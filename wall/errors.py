@@ -5,6 +5,7 @@ import errno
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,10 @@ class LabelwallError(Exception):
     def __init__(self, text: str = "") -> None:
         words = _LONG_WORD.sub(lambda word: f"{word[1]}...", text)
         super().__init__(words if len(words) <= LONGEST_TEXT else f"{words[:LONGEST_TEXT]}...")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The error as another process gets it, whatever arguments its class takes."""
+        return Exception.__new__, (type(self), *self.args), vars(self)
 
 
 class InvalidInput(LabelwallError):

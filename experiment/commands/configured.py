@@ -14,6 +14,7 @@ from ...wall.console import Console
 from ...wall.datasets.sources import facts
 from ...wall.errors import InvalidInput, extra
 from ...wall.labels import has_label
+from ..compare.table import MEASURES, render
 from ..config.arguments import flag, option
 from ..config.config import Config
 from ..config.options import parse, read, value_of
@@ -74,6 +75,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
             type=value_of,
             action="append",
             default=[],
+        ),
+        "--measure": option(
+            "what the table and the plot show of classes or attributes (default: accuracy)",
+            choices=MEASURES,
+        ),
+        "--processes": option(
+            "cells at a time, each in a process with its share of --threads and --workers, and "
+            "with the data set in its memory (default: 1)",
+            type=int,
+            default=1,
         ),
     },
     "predict": {
@@ -178,22 +189,28 @@ def compare(args: Sequence[str]) -> int:
     separate release of the same records, which spends the sum. The same command continues a
     comparison that was interrupted.
     """
-    cells, out = parse_cells(args)
+    cells, given = parse_cells(args)
     from ...teacher.noise.entropy import SystemEntropy
 
     with extra("compare", "comparisons"):
         import matplotlib  # noqa: F401 - missed here, before anything is charged
         import opacus  # noqa: F401
     from ..compare.run_cells import run_cells
-    from ..compare.table import render
 
-    rows, _ = run_cells(cells, out, entropy=SystemEntropy(), console=Console())
+    rows, _ = run_cells(
+        cells,
+        Path(given.out),
+        entropy=SystemEntropy(),
+        console=Console(),
+        measure=given.measure,
+        processes=given.processes,
+    )
     print(render(rows))
     return 0
 
 
-def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
-    """(all cells, folder for the results) of a comparison.
+def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Namespace]":
+    """(all cells, the command's own options) of a comparison.
 
     Prints a help that ``args`` ask for, and exits. Raises BadSetting, MissingData, or the
     InvalidInput of the field that breaks a rule.
@@ -207,13 +224,13 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
         from ..compare.methods import methods_by_name  # takes a second
 
         settings = methods_by_name(given, files, dotted)
-        return cells_of(settings, sweep=given.sweep), Path(given.out)
+        return cells_of(settings, sweep=given.sweep), given
     for name in ("methods", "epsilon"):
         if (value := getattr(given, name)) is not None:
             raise InvalidInput(name, "left out with a file that has methods", value)
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     compared = merged(merged(files, overrides(own)), dotted)
-    return cells_of(compared, given.seeds, given.sweep), Path(given.out)
+    return cells_of(compared, given.seeds, given.sweep), given
 
 
 def predict(args: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ...student.asking.features import PublicFeatures, first_extractor, whitened
+from ...student.measures import measures
 from ...student.public_settings import PublicSide
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.baseline_settings import AnyBaseline, LinearNoisySgd, NoisySgd
@@ -53,13 +54,17 @@ class PrivateTraining:
         facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
         if isinstance(model, PrivateModel):
             facts["noise_multiplier"] = model.noise_multiplier
-        predicted = model.predict(inputs(self.public.test_inputs)[0])
-        right = float((predicted == self.public.test_labels).mean())
+        said, truth = (
+            model.probabilities(inputs(self.public.test_inputs)[0]),
+            self.public.test_labels,
+        )
+        measured = measures(self.task.labels, said, truth)
         return {
             "epsilon": round_up(model.epsilon),
             "claim": model.claim,
             **facts,
-            "accuracy": right,
+            "accuracy": float((said.argmax(axis=1) == truth).mean()),
+            "measures": measured and measured.means(),
         }
 
     def rehearsed(

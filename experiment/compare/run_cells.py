@@ -6,7 +6,10 @@ interrupted comparison resumes, and a cell whose settings changed is refused.
 
 import json
 import os
+import warnings
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import torch
 
 from ...student.asking.features import digest
 from ...student.batches import Lesson, Pool
-from ...student.several_devices import require_devices
+from ...student.measures import measures
+from ...student.several_devices import parallel, require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.baselines.baseline_settings import AnyBaseline, PrivateClassification
@@ -44,7 +48,7 @@ from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .cells import Cell, Reference
 from .private_training import PrivateTraining, first_embedder
-from .table import lines_of, plot, render, summarise, to_csv, to_latex
+from .table import MEASURES, lines_of, plot, render, summarise, to_csv, to_latex
 
 Lines = list[dict[str, Any]]
 RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
@@ -54,30 +58,41 @@ RESTORE = "Restore it: without it a baseline is trained anew, which is another r
 class Bench:
     """What all cells of a comparison share: the folder ``out``, the split, and a source of noise.
 
-    Each run's custodian's directory is in OUT.custodian (mode 0700). ``console`` shows warnings
-    alone: the comparison has a bar of its own.
+    Each run's custodian's directory is in OUT.custodian (mode 0700).
     """
 
     out: Path
     task: Task
     public: PublicData
     entropy: Entropy
-    console: Console
 
     @property
     def custodian(self) -> Path:
         """The private side's folder."""
         return Path(f"{self.out}.custodian")
 
+    @property
+    def console(self) -> Console:
+        """What shows warnings alone: the comparison has a bar of its own."""
+        return Console(quiet=True)
+
 
 def run_cells(
-    cells: list[Cell], out: Path, *, entropy: Entropy, console: Console
+    cells: list[Cell],
+    out: Path,
+    *,
+    entropy: Entropy,
+    console: Console,
+    measure: str | None = None,
+    processes: int = 1,
 ) -> tuple[Lines, Lines]:
     """Run, or finish, all cells; returns the table's rows, and a line for each cell.
 
     Nothing is read before every budget is affordable. Writes comparison.json, .md, .csv and .tex
-    and a plot into ``out``, also of cells that are there already. Raises LabelwallError if ``out``
-    has a cell of that name with other settings.
+    and a plot into ``out``, also of cells that are there already. ``measure``: of MEASURES, what
+    the table and the plot show. ``processes``: how many cells run at a time, each in a process of
+    its own if there are several; all share the threads of the first cell's configuration.
+    Raises LabelwallError if ``out`` has a cell of that name with other settings.
     """
     require_devices(cells[0].config.student)
     torch.set_num_threads(cells[0].config.threads)
@@ -91,8 +106,12 @@ def run_cells(
             require_diffprivlib()
     data = cells[0].config.data
     task, public = describe(data), read_public(data)
-    quiet = Console(quiet=True, loggers=console.loggers)
-    bench = Bench(out=out, task=task, public=public, entropy=entropy, console=quiet)
+    if measure is not None and (task.labels.kind == "value" or measure not in MEASURES):
+        rule = f"one of {', '.join(MEASURES)}, and left out if rows have values"
+        raise InvalidInput("measure", rule, measure)
+    if processes < 1:
+        raise InvalidInput("processes", "a count, at least 1", processes)
+    bench = Bench(out=out, task=task, public=public, entropy=entropy)
     results = [_stored(cell, bench) for cell in cells]  # before anything is written
     if not len(public.test_labels):
         raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
@@ -103,31 +122,47 @@ def run_cells(
         console.say(
             f"always {name!r}, the most frequent class, is right on {share:.2%} of test rows"
         )
-    open_cells = [number for number, result in enumerate(results) if result is None]
+    todo = [number for number, result in enumerate(results) if result is None]
+    tasks = (partial(_result, number, _shared(cells[number], processes), bench) for number in todo)
+    finished = parallel(processes, tasks, ordered=False)
     try:
-        for done, number in enumerate(open_cells):
-            console.say(f"cell {number + 1} of {len(cells)}: {cells[number].folder}")
-            console.progress("cells", done, len(open_cells))
+        for done in range(len(todo)):
+            console.progress("cells", done, len(todo))
             if any(results):  # a killed comparison has its table, too
-                _write(cells, results, out)
-            results[number] = _result(cells[number], bench)
+                _write(cells, results, out, measure)
+            number, results[number] = next(finished)
+            console.say(f"cell {number + 1} of {len(cells)} is there: {cells[number].folder}")
+    except BrokenExecutor as error:
+        text = "a cell's process was ended, maybe as memory ran out. The same command continues; "
+        raise LabelwallError(f"{text}fewer --processes take less memory.") from error
     finally:
-        console.progress("cells", len(open_cells), len(open_cells))
-    return _write(cells, results, out)
+        with warnings.catch_warnings():  # joblib's, of cells that did not finish
+            warnings.simplefilter("ignore")
+            finished.close()
+        console.progress("cells", len(todo), len(todo))
+    return _write(cells, results, out, measure)
 
 
-def _write(cells: list[Cell], results: list[Any], out: Path) -> tuple[Lines, Lines]:
+def _shared(cell: Cell, processes: int) -> Cell:
+    """A cell that computes on its share of the threads and of the workers."""
+    own = {name: max(1, vars(cell.config)[name] // processes) for name in ("threads", "workers")}
+    return replace(cell, config=replace(cell.config, **own))
+
+
+def _write(
+    cells: list[Cell], results: list[Any], out: Path, measure: str | None
+) -> tuple[Lines, Lines]:
     """Write what is known of the ``cells``; returns the table's rows, and a line for each cell."""
     known, data = [result for result in results if result is not None], cells[0].config.data
     places = {"data": data.path, "public": data.public}
     name = run_name({key: place for key, place in places.items() if place}, ())
-    rows, lines = summarise(known), lines_of(known, name or data.source)
+    rows, lines = summarise(known, measure or MEASURES[0]), lines_of(known, name or data.source)
     content = json.dumps({"table": rows, "cells": known}, indent=2)
     write_file(out / "comparison.json", content)
     write_file(out / "comparison.md", f"{render(rows)}\n\n{spent(cells)}\n")
     write_file(out / "comparison.csv", to_csv(lines))
     write_file(out / "comparison.tex", to_latex(lines, spent(cells)))
-    write_file(out / "accuracy_by_epsilon.svg", plot(rows))
+    write_file(out / f"{measure or MEASURES[0]}_by_epsilon.svg", plot(rows))
     return rows, lines
 
 
@@ -163,7 +198,8 @@ def _stored(cell: Cell, bench: Bench) -> dict[str, Any] | None:
     return dict(stored["result"])
 
 
-def _result(cell: Cell, bench: Bench) -> dict[str, Any]:
+def _result(number: int, cell: Cell, bench: Bench) -> tuple[int, dict[str, Any]]:
+    """A cell's number and its result, which is kept."""
     folder, started = bench.out / cell.folder, _cpu_seconds()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -180,7 +216,7 @@ def _result(cell: Cell, bench: Bench) -> dict[str, Any]:
     result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
     kept = {"cell": _settings(cell, bench.public), "result": result}
     write_file(folder / "result.json", json.dumps(kept, indent=2))
-    return result
+    return number, result
 
 
 def _cpu_seconds() -> float:
@@ -226,6 +262,7 @@ def _answered(config: Config, bench: Bench, cell: str) -> dict[str, Any]:
         "accuracy": summary.test_accuracy,
         "label_errors": kept.label_errors,
         "errors": summary.test_errors,
+        "measures": kept.measures and kept.measures.means(),
     }
 
 
@@ -255,9 +292,11 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
     weights = train(student, lesson, run_dir=folder / "student", seed=config.seed)
     said = outputs(pool.spec(student.backbone, weights), tests)
     score = space.score(space.predict(said), public.test_labels)
+    measured = measures(space, space.probabilities(said), public.test_labels)
     return {
         "epsilon": None,
         "labels": len(labels) if reference == "true_labels" else None,
         "label_accuracy": None if score["accuracy"] is None else 1.0,
         **score,
+        "measures": measured and measured.means(),
     }

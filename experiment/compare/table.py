@@ -6,21 +6,36 @@ import statistics
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ...student.measures import MEANS
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Results = list[dict[str, Any]]  # of cells, or lines of them
+MEASURES = ("accuracy", *MEANS)  # of classes and attributes
 COLUMNS = (
     *("method", "data", "budget", "delta", "seed", "epsilon", "claim", "labels", "label_accuracy"),
-    *("label_rmse", "accuracy", "rmse", "mae", "r2", "cpu_seconds", "refused"),
+    *("label_rmse", *MEASURES, "rmse", "mae", "r2", "cpu_seconds", "refused"),
 )
-# What LaTeX shows of each line: heading, factor and format
-SHARES = {"accuracy": (r"Accuracy (\%)", 100, ".1f")}
-ERRORS = {"rmse": ("RMSE", 1, ".4g"), "r2": ("$R^2$", 1, ".3f")}
+# What LaTeX shows of each line, if any has it: heading, factor and format
+SHOWN = {
+    "accuracy": (r"Accuracy (\%)", 100, ".1f"),
+    "balanced_accuracy": (r"Balanced (\%)", 100, ".1f"),
+    "auroc": ("AUROC", 1, ".3f"),
+    "average_precision": ("Average precision", 1, ".3f"),
+    "sensitivity": (r"Sensitivity (\%)", 100, ".1f"),
+    "brier": ("Brier", 1, ".3f"),
+    "calibration_error": ("Calibration error", 1, ".3f"),
+    "rmse": ("RMSE", 1, ".4g"),
+    "r2": ("$R^2$", 1, ".3f"),
+}
 MARKERS = "osD^vP*X<>"
 SIZE = 6.4, 4.2  # of the picture, inches
 INK = "#1b2733"
-MEDIANS = ("labels", "label_accuracy", "accuracy", "label_errors", "errors", "cpu_seconds")
+MEDIANS = (
+    *("labels", "label_accuracy", "accuracy", "label_errors", "errors", "measures"),
+    "cpu_seconds",
+)
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "labelwall",  # element ids are random otherwise
     "svg.fonttype": "none",  # text stays text: small, searchable, drawn with the reader's font
@@ -36,20 +51,22 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def summarise(results: Results) -> Results:
+def summarise(results: Results, measure: str = "accuracy") -> Results:
     """One row for each method and budget: medians over the seeds, and a range.
 
-    The range is that of the accuracy, or of R2 if rows have values.
+    ``score`` and the range are those of the ``measure``, or of R2 if rows have values.
     """
     rows = []
     for (method, _), group in _groups(results).items():
-        scores = [score(result) for result in group if "refused" not in result]
+        scores = [s for result in group if (s := _score(result, measure)) is not None]
         epsilons = [result["epsilon"] for result in group]
         row = {
             "method": method,
             "epsilon": None if None in epsilons else max(epsilons),
             "claim": group[0].get("claim"),
             "seeds": len(group),
+            "measure": measure,
+            "score": _median(scores),
             "low": min(scores, default=None),
             "high": max(scores, default=None),
         }
@@ -73,14 +90,15 @@ def _median(values: list[Any]) -> Any:
     return statistics.median(known) if known else None
 
 
-def score(row: dict[str, Any]) -> float:
-    """What a row is judged by: the share that is right, or R2 if rows have values."""
-    return float(row["accuracy"] if row.get("errors") is None else row["errors"]["r2"])
+def _score(result: dict[str, Any], measure: str) -> float | None:
+    """What a cell is judged by, None if it is unknown."""
+    known = {**result, **(result.get("measures") or {}), **(result.get("errors") or {})}
+    return known.get("r2", known.get(measure))
 
 
 def render(rows: Results) -> str:
     """The table in Markdown; below it, whose epsilon it is if the ledger does not certify it."""
-    scores = "labels right | test accuracy, median (range)"
+    scores = f"labels right | test {_name(rows)}, median (range)"
     if any(row["errors"] for row in rows):
         scores = "labels' RMSE | test RMSE | MAE | R2, median (range)"
     heading = f"| method | epsilon | labels | {scores} | seeds | CPU seconds |"
@@ -97,17 +115,26 @@ def render(rows: Results) -> str:
 
 
 def _scores(row: dict[str, Any]) -> str:
-    """The cells of labels and test rows: errors of values, or shares of right classes."""
-    if row["low"] is None:
+    """The cells of labels and test rows: errors of values, or the measure of classes."""
+    if row["score"] is None and row["accuracy"] is None:
         return "nothing affordable |" + " | |" * bool(row["errors"])
     if errors := row["errors"]:
         right = f"{row['label_errors']['rmse']:.4g}" if row["label_errors"] else ""
         spread = f"({row['low']:.3f} to {row['high']:.3f})"
         return f"{right} | {errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
-    labels, low, high = row["label_accuracy"], 100 * row["low"], 100 * row["high"]
+    labels, factor = row["label_accuracy"], SHOWN[row["measure"]][1]
     right = "" if labels is None else f"{100 * labels:.1f}%"
-    spread = f" ({low:.2f} to {high:.2f})" if row["seeds"] > 1 else ""
-    return f"{right} | {100 * row['accuracy']:.2f}%{spread}"
+    if row["score"] is None:
+        return f"{right} | unknown"
+    form, sign = (".2f", "%") if factor == 100 else (".4f", "")
+    score, low, high = (f"{factor * row[name]:{form}}" for name in ("score", "low", "high"))
+    return f"{right} | {score}{sign}" + f" ({low} to {high})" * (row["seeds"] > 1)
+
+
+def _name(rows: Results) -> str:
+    """What rows are judged by, if they have classes."""
+    name = str(rows[0]["measure"])
+    return {"auroc": "AUROC", "brier": "Brier score"}.get(name, name.replace("_", " "))
 
 
 def plot(rows: Results) -> bytes:
@@ -119,7 +146,9 @@ def plot(rows: Results) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
-    unit, what = (1, "R2 on") if any(row["errors"] for row in rows) else (100, "percent right of")
+    errors, what = any(row["errors"] for row in rows), _name(rows)
+    unit = 1 if errors else SHOWN[rows[0]["measure"]][1]
+    what = "R2 on" if errors else "percent right of" if what == "accuracy" else f"{what} on"
     buffer, undated = io.BytesIO(), {"Date": None, "Creator": None}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # The reader's browser has fonts that this machine lacks
@@ -137,21 +166,21 @@ def plot(rows: Results) -> bytes:
 def _draw(axes: "Axes", rows: Results, unit: int) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    references = sorted((row for row in rows if row["epsilon"] is None), key=score, reverse=True)
+    rows = [row for row in rows if row["score"] is not None]
+    references = [row for row in rows if row["epsilon"] is None]
+    references.sort(key=lambda row: row["score"], reverse=True)
     methods = dict.fromkeys(row["method"] for row in rows if row["epsilon"] is not None)
     for place, method in enumerate(methods):
-        points = [r for r in rows if r["method"] == method and r["low"] is not None]
+        points = [row for row in rows if row["method"] == method]
         points.sort(key=lambda row: row["epsilon"])
-        if not points:
-            continue
-        at, scores = zip(*((row["epsilon"], unit * score(row)) for row in points), strict=True)
+        at, scores = zip(*((row["epsilon"], unit * row["score"]) for row in points), strict=True)
         low, high = ([unit * row[end] for row in points] for end in ("low", "high"))
         (line,) = axes.plot(at, scores, marker=MARKERS[place % len(MARKERS)], label=method)
         axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         if len(at) == 1:  # where a band has no width
             axes.vlines(at, low, high, color=line.get_color())
     for place, row in enumerate(references):
-        height, above = unit * score(row), "top" if place else "bottom"
+        height, above = unit * row["score"], "top" if place else "bottom"
         axes.axhline(height, color="#5a6875", linestyle=":")
         at, within = (0.99, height), ("axes fraction", "data")
         axes.annotate(row["method"], at, xycoords=within, ha="right", va=above, fontsize=9)
@@ -173,6 +202,7 @@ def lines_of(results: Results, data: str) -> Results:
     for result in results:
         errors, of_labels = (result.get(name) or {} for name in ("errors", "label_errors"))
         known = {"data": data, "label_rmse": of_labels.get("rmse"), **result, **errors}
+        known |= result.get("measures") or {}
         lines.append({name: known.get(name) for name in COLUMNS})
     return lines
 
@@ -188,7 +218,7 @@ def to_csv(lines: Results) -> str:
 
 def to_latex(lines: Results, note: str) -> str:
     """A table for booktabs, below a ``note``: by method and budget mean and range over seeds."""
-    shown = ERRORS if any(line["r2"] is not None for line in lines) else SHARES
+    shown = {name: form for name, form in SHOWN.items() if {line[name] for line in lines} - {None}}
     heading = ["Method", r"$\varepsilon$", *(name for name, *_ in shown.values()), "Seeds"]
     rows = [heading]
     for (method, budget), group in _groups(lines).items():

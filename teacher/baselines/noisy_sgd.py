@@ -32,11 +32,15 @@ class PrivateModel:
     steps: int
     claim = "Opacus' PRV accountant's, for ideal noise and one record added or removed"
 
-    def predict(self, inputs: torch.Tensor) -> np.ndarray:
-        """Classes of float32 [n, ...] inputs: int64 [n]."""
+    def probabilities(self, inputs: torch.Tensor) -> np.ndarray:
+        """Probabilities of the classes of float32 [n, ...] inputs: float64 [n, classes]."""
         with torch.no_grad():
-            parts = [self.network(rows).argmax(dim=1) for rows in inputs.split(PREDICTION_BATCH)]
-        return torch.cat(parts).numpy()
+            parts = [self.network(rows) for rows in inputs.split(PREDICTION_BATCH)]
+        return torch.cat(parts).double().softmax(dim=1).numpy()
+
+    def predict(self, inputs: torch.Tensor) -> np.ndarray:
+        """Classes of the inputs: int64 [n]."""
+        return self.probabilities(inputs).argmax(axis=1)
 
 
 def train_privately(

@@ -57,16 +57,20 @@ class PrivateClassifier:
 
     models: tuple[Any, ...] = field(repr=False)
     prepare: Callable[[np.ndarray], np.ndarray] = field(repr=False)
-    num_classes: int
     epsilon: float
     claim: str
 
-    def predict(self, inputs: ArrayLike) -> np.ndarray:
-        """Classes of [n, d] inputs in -1..1: int64 [n], ties to the lowest."""
+    def probabilities(self, inputs: ArrayLike) -> np.ndarray:
+        """Probabilities of the classes of [n, d] inputs in -1..1, float64 [n, classes]; trees have
+        shares of their votes.
+        """
         rows = self.prepare(np.asarray(inputs, dtype=np.float64))
-        voted = np.stack([model.predict(rows) for model in self.models])  # [models, n]
-        votes = [(voted == label).sum(axis=0) for label in range(self.num_classes)]
-        return np.stack(votes, axis=1).argmax(axis=1)  # of [n, classes]
+        said: np.ndarray = sum(model.predict_proba(rows) for model in self.models)
+        return said / len(self.models)
+
+    def predict(self, inputs: ArrayLike) -> np.ndarray:
+        """Classes of the inputs: int64 [n], ties to the lowest."""
+        return self.probabilities(inputs).argmax(axis=1)
 
 
 def fit_privately(
@@ -95,7 +99,6 @@ def fit_privately(
     return PrivateClassifier(
         models=tuple(models),
         prepare=prepare,
-        num_classes=num_classes,
         epsilon=spent,
         claim=CLAIMS[config.kind],
     )

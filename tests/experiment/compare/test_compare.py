@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 import yaml
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.compare.table import COLUMNS, plot, render, summarise
+from labelwall.student.measures import MEANS
 from labelwall.teacher.mechanisms.votes import Gnmax
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, check_one_error
@@ -85,6 +87,7 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> N
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
     check_files_are_written_again_from_stored_cells(folder / "out", before)
+    check_measures_are_those_of_the_model(folder / "out")
 
 
 def check_files_are_written_again_from_stored_cells(out: Path, before: dict[Path, int]) -> None:
@@ -104,6 +107,22 @@ def check_files_are_written_again_from_stored_cells(out: Path, before: dict[Path
     for row in table:
         ends = by_method.min()[row["method"]], by_method.max()[row["method"]]
         assert ends == (row["low"], row["high"])
+
+
+def check_measures_are_those_of_the_model(out: Path) -> None:
+    """And the table and the plot show the one that is chosen."""
+    frame = pd.read_csv(out / "comparison.csv").set_index(["method", "seed"])
+    with np.load("data.npz") as arrays:
+        tests = arrays["test_x"], arrays["test_y"]
+    found = lw.load(out / "lnmax/epsilon_50/seed_1/run").evaluate(*tests).measures
+    assert frame.loc[("LNMAX", 1), list(MEANS)].to_dict() == pytest.approx(found.means(), abs=1e-9)
+    assert frame[list(MEANS)].notna().all(axis=None)  # of baselines and references, too
+    assert pipeline.main([*COMMAND, "--measure", "auroc"]) == 0
+    medians = frame.auroc.groupby("method").median()
+    for row in json.loads((out / "comparison.json").read_text())["table"]:
+        assert row["score"] == row["measures"]["auroc"] == pytest.approx(medians[row["method"]])
+    assert "| test AUROC, median (range) |" in (out / "comparison.md").read_text()
+    assert b"AUROC on the test split" in (out / "auroc_by_epsilon.svg").read_bytes()
 
 
 def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys) -> None:

@@ -6,7 +6,14 @@ import io
 import pytest
 
 from labelwall.experiment.compare.cells import MethodConfig
-from labelwall.experiment.compare.table import COLUMNS, lines_of, to_csv, to_latex
+from labelwall.experiment.compare.table import (
+    COLUMNS,
+    lines_of,
+    render,
+    summarise,
+    to_csv,
+    to_latex,
+)
 from labelwall.wall.errors import InvalidInput
 
 KNN = {"method": "private_knn k=10", "budget": 1.0, "delta": 1e-5, "epsilon": 0.9}
@@ -60,3 +67,17 @@ def test_values_have_errors() -> None:
     text = to_latex(lines, "")
     assert r"Method & $\varepsilon$ & RMSE & $R^2$ & Seeds" in text
     assert "mean & 1 & 2 (2 to 2) & 0.500 (0.250 to 0.750) & 2" in text
+
+
+def test_measures_are_columns_and_one_of_them_can_be_shown() -> None:
+    first, *others = RESULTS
+    results = [{**first, "measures": {"auroc": 0.75, "brier": 0.125}}, *others]
+    lines = lines_of(results, "a")
+    assert [line["auroc"] for line in lines] == [0.75, None, None, None, None]
+    text = to_latex(lines, "")
+    assert r"Accuracy (\%) & AUROC & Brier & Seeds" in text
+    assert r"0.95 & 60.0 (50.0 to 70.0) & 0.750 & 0.125 & 2" in text
+    shown = render(summarise([{"cpu_seconds": 1.0, **result} for result in results], "auroc"))
+    assert "| private_knn k=10 | 0.95 | 11 |  | 0.7500 (0.7500 to 0.7500) | 2 | 3 |" in shown
+    assert "| forest | 2 (claimed) |  |  | unknown | 1 | 1 |" in shown
+    assert "| poor | 0.1 |  | nothing affordable |" in shown

@@ -1,0 +1,87 @@
+"""Cells in processes of their own are those of one process, and end with the command."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from labelwall import pipeline
+from labelwall.experiment.commands.configured import parse_cells
+from labelwall.experiment.compare.run_cells import run_cells
+from labelwall.wall.console import Console
+from tests.experiment import tiny
+from tests.experiment.checks import check_one_error
+from tests.experiment.compare.test_compare import COMMAND, CONFIG, REFERENCE
+from tests.programs import environment
+from tests.seeded_noise import SeededNoise
+
+VOTES, REST = CONFIG.split("  - name: LNMAX")
+SGD = "  - name: Linear NoisySGD" + REST.split("Linear NoisySGD")[1].partition("  - name:")[0]
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+class Seeded(SeededNoise):
+    """The same noise in every process, of which a ledger does not know."""
+
+    unsafe = False
+
+
+def compared(out: str, processes: int) -> list[dict]:
+    cells, _ = parse_cells([*COMMAND[1:], "--seeds", "0"])
+    console = Console(quiet=True)
+    _, lines = run_cells(cells, Path(out), entropy=Seeded(3), console=console, processes=processes)
+    return [{**line, "cpu_seconds": None} for line in lines]
+
+
+def test_two_processes_find_what_one_does() -> None:
+    Path("compare.yaml").write_text(VOTES + SGD + REFERENCE)
+    one, two = (compared(f"by{count}", count) for count in (1, 2))
+    assert one == two
+    assert len(one) == 3
+    ledgers = [Path(f"by{count}.custodian/reverse_knn/epsilon_50/seed_0") for count in (1, 2)]
+    assert all((ledger / "ledger.sqlite").exists() for ledger in ledgers)
+
+
+def test_an_error_in_a_process_is_the_commands(capsys) -> None:
+    Path("compare.yaml").write_text(CONFIG.split("  - name: reverse kNN")[0] + REFERENCE)
+    check_one_error([*COMMAND, "--processes", "0"], "`processes` must be a count", capsys)
+    tiny.change(public_y=None)
+    check_one_error([*COMMAND, "--processes", "2"], "`methods.reference` must be", capsys)
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_command_that_is_killed_or_interrupted() -> None:
+    Path("compare.yaml").write_text(VOTES + SGD + REFERENCE)
+    stored = Path("out/true_labels/no_privacy/seed_0/result.json")
+    for deadly in (signal.SIGINT, signal.SIGKILL):
+        command = [sys.executable, "-m", "labelwall.pipeline", *COMMAND, "--processes", "2"]
+        begun = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        while not list(Path("out").rglob("run")) or not (children := children_of(begun.pid)):
+            assert begun.poll() is None, begun.communicate()[1]
+            time.sleep(0.01)
+        begun.send_signal(deadly)
+        _, said = begun.communicate()  # when all that have its stderr have ended
+        assert begun.returncode == (130 if deadly == signal.SIGINT else -signal.SIGKILL), said
+        assert "Traceback" not in said
+        assert not [pid for pid in children if runs(pid)]
+    done = {path: path.stat().st_mtime_ns for path in Path("out").rglob("result.json")}
+    assert pipeline.main([*COMMAND, "--processes", "2"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    assert stored.exists()
+    assert len(json.loads(Path("out/comparison.json").read_text())["cells"]) == 6
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and not merely unburied."""
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    return False
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
