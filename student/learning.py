@@ -17,6 +17,7 @@ from ..wall.features.embedder import Embedder, integers
 from ..wall.files import reading
 from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
+from ..wall.networks import with_mirror
 from ..wall.preprocessing import Preprocessing
 from ..wall.questions import Round
 from .asking.ask import Asked
@@ -183,7 +184,8 @@ def _released_network(
         return None
     if features.backbone.startswith(BESIDE):
         layer = Layer.released(file, features, public.features.plain(features))
-        return (layer.mean(Layer.of(features)) if refined else layer).on(features)
+        student = (layer.mean(Layer.of(features)) if refined else layer).on(features)
+        return with_mirror(student) if public.settings.student.mirrors else student
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
@@ -208,8 +210,8 @@ def _train(
 ) -> Learned:
     """``learn`` by training. ``estimated``: the estimates of all rounds up to this one."""
     started, number, settings = time.perf_counter(), planned.number, public.settings
-    worse = worse_rounds(estimated)
-    labels, soft = released(folder, number, len(public.data.inputs), worse)
+    behind, worse = worse_rounds(estimated), False
+    labels, soft = released(folder, number, len(public.data.inputs), behind)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
@@ -231,9 +233,11 @@ def _train(
     lesson = replace(lesson, labels=cleaned.labels)
     if student.backbone == PRETRAINED:
         spec = _fine_tuned(lesson, public, planned, asked, folder, console)
+        worse = _worse_than_labels(spec, public, soft)
+        spec = with_mirror(spec) if student.mirrors else spec
         predicted = outputs(spec, public.data.test_inputs)
     else:
-        if number not in worse:
+        if number not in behind:
             lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
         spec, predicted = _small(lesson, seen, public, planned, folder, console)
     folder.save_student(number, spec, cleaned.labels)
@@ -243,7 +247,7 @@ def _train(
         taught=True,
         dropped=int((labels != cleaned.labels).sum()),
         seconds=round(time.perf_counter() - started, 1),
-        worse=student.backbone == PRETRAINED and _worse_than_labels(spec, public, soft),
+        worse=worse,
     )
 
 

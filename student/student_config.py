@@ -106,6 +106,11 @@ class StudentConfig:
         exact = self.precision == "32-true" or not objective.exact
         self._require("precision", exact, f"32-true with objective {objective.name}")
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether an image's mirror image has its label."""
+        return self.augment == "natural"
+
     def _require(self, name: str, rule_holds: bool, rule: str) -> None:
         if not rule_holds:  # also catches NaN
             raise InvalidInput(f"student.{name}", rule, getattr(self, name))

@@ -41,15 +41,22 @@ class Stages(nn.Module):
 
 
 class Beside(nn.Module):
-    """Features of two networks side by side, each kind times its own factor."""
+    """Features of two networks side by side, each kind times its own factor.
 
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+    If ``mirrored``, they are means over an image and its mirror image.
+    """
+
+    def __init__(self, first: nn.Module, second: nn.Module, mirrored: bool = False) -> None:
         super().__init__()
-        self.first, self.second = first, second
+        self.first, self.second, self.mirrored = first, second, mirrored
         self.register_buffer("factors", torch.ones(2))
         self.factors: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self._of(x)
+        return (features + self._of(x.flip(3))) / 2 if self.mirrored else features
+
+    def _of(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.first(x) * self.factors[0], self.second(x) * self.factors[1]], dim=1)
 
 

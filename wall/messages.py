@@ -17,6 +17,7 @@ Value = int | list[int]  # the ledger's form of one release of a query
 AT = "@"  # after a pretrained network's name: the side that images are enlarged to, in pixels
 SIDES = 32, 512  # its bounds
 BESIDE = "beside/"  # before a name with a side: its features beside those of its usual size
+MIRRORED = "mirrored/"  # after it: means over an image and its mirror image
 RELEASED = "released/"  # before a network's name (wall/networks.py), as these by kind of labels:
 DECIDED = {"class": "decided/", "attributes": "decided_attributes/", "value": "decided_value/"}
 LEVELS = {"class": "levels/", "attributes": "levels_attributes/"}
@@ -163,7 +164,7 @@ class ExtractorSpec:
         """The backbone's name without what its features became, and without a side of images."""
         decided = (known for known in PREDICTED if self.backbone.startswith(known))
         name = self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
-        return name.removeprefix(BESIDE).partition(AT)[0]
+        return name.removeprefix(BESIDE).removeprefix(MIRRORED).partition(AT)[0]
 
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k] of integers, None if empty."""

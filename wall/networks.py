@@ -21,7 +21,17 @@ from .errors import InvalidInput, MissingData
 from .feature_maps import MAPS, FeatureMap
 from .hog import cell_size, dimensions
 from .layers import Beside, Decision, Enlarged, Hog, Levels, Stages, Trees
-from .messages import AT, BESIDE, DECIDED, LEVELS, PREDICTED, RELEASED, SIDES, ExtractorSpec
+from .messages import (
+    AT,
+    BESIDE,
+    DECIDED,
+    LEVELS,
+    MIRRORED,
+    PREDICTED,
+    RELEASED,
+    SIDES,
+    ExtractorSpec,
+)
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
@@ -85,8 +95,9 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     name: images are enlarged to its weights' size, or to the side in pixels that "@SIDE" after the
     name says (SIDES). Before any of these may stand "released/": features are shifted, turned and
     of length 1, for a released head. "beside/" and a name with "@SIDE": the features of the network
-    as it is published, then those of its other weights, at that side. A word of PREDICTED may stand
-    before all: the network's predictions, or the levels of its scores.
+    as it is published, then those of its other weights, at that side. "mirrored/" after "beside/":
+    means of these over an image and its mirror image. A word of PREDICTED may stand before all: the
+    network's predictions, or the levels of its scores.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
@@ -247,6 +258,7 @@ def _side(name: str, usual: int) -> int:
 
 
 def _beside(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    mirrored, name = name.startswith(MIRRORED), name.removeprefix(MIRRORED)
     usual, at, _ = name.partition(AT)
     if not at or not (usual in IMAGENET or usual.startswith(PRETRAINED)):
         rule = f"a pretrained network's name with {AT}SIDE after {BESIDE}"
@@ -255,12 +267,22 @@ def _beside(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
         build(each, input_shape=shape, num_classes=num_classes) for each in (usual, name)
     )
     width = first.head.in_features + second.head.in_features
-    return Backbone(Beside(first.trunk, second.trunk), width, num_classes)
+    return Backbone(Beside(first.trunk, second.trunk, mirrored), width, num_classes)
 
 
 def at_side(spec: ExtractorSpec, side: int) -> ExtractorSpec:
     """A pretrained network that sees images at another size, with the same weights."""
     return replace(spec, backbone=f"{spec.backbone.partition(AT)[0]}{AT}{side}")
+
+
+def with_mirror(spec: ExtractorSpec) -> ExtractorSpec:
+    """Two networks side by side, whose features are means over an image and its mirror image."""
+    return replace(spec, backbone=BESIDE + MIRRORED + spec.backbone.removeprefix(BESIDE))
+
+
+def without_mirror(spec: ExtractorSpec) -> ExtractorSpec:
+    """These networks on the image alone, in half the time; any other network as it is."""
+    return replace(spec, backbone=spec.backbone.replace(BESIDE + MIRRORED, BESIDE))
 
 
 def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn.Module:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
+from ...wall.networks import without_mirror
 from ...wall.questions import QueryForm
 from ..results import Estimate, RoundResult
 from ..round_files import CLASSIFIER, FEATURES, RoundFiles
@@ -82,14 +83,15 @@ def features_as_asked(
 
 def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> AskingFeatures:
     """The features that a finished round asked with."""
-    spec = folder.extractor(result.features) if result.features else public.first
+    spec = without_mirror(folder.extractor(result.features)) if result.features else public.first
     return AskingFeatures(spec=spec, file=result.features, of=result.features_of)
 
 
 def _plain_features(current: AskingRound) -> AskingFeatures:
     """Features before axes: the student's of the previous round, or the best round's own.
 
-    The latter if the previous round's own features made its labels worse.
+    The latter if the previous round's own features made its labels worse. A student's means over
+    mirror images would take the teacher twice the time.
     """
     public, results, folder = current.public, current.results, current.folder
     student = 0
@@ -98,7 +100,7 @@ def _plain_features(current: AskingRound) -> AskingFeatures:
         own = kept == len(results) and results[-1].taught
         student = kept if own else results[kept - 1].features_of
     if student:
-        spec = folder.load_extractor(student)
+        spec = without_mirror(folder.load_extractor(student))
         return AskingFeatures(spec=spec, file=f"round_{student}/student.safetensors", of=student)
     count = public.settings.whiten
     if not count:

@@ -294,6 +294,7 @@ def test_downloaded_weights_are_loaded_and_a_failed_download_says_so(monkeypatch
         *("efficientnet_lite0@", "efficientnet_lite0_stages@９６", "pretrained/resnet18@1e9"),
         *("small_cnn@96", "beside/small_cnn@96", "beside/efficientnet_lite0", "beside/hog@96"),
         *("beside/beside/efficientnet_lite0@96", "beside/released/efficientnet_lite0@96"),
+        *("mirrored/efficientnet_lite0@96", "beside/mirrored/mirrored/efficientnet_lite0@96"),
     ],
 )
 def test_a_side_is_of_a_pretrained_network_and_within_bounds(name: str) -> None:
