@@ -89,6 +89,17 @@ class RoundResult(StudentScore):
     epsilon_reading: float  # of the budget spent so far; no guarantee
     ledger_head: str
 
+    @property
+    def shares(self) -> dict[str, float | None]:
+        """Shares of right rows by their names, None where one is not known."""
+        known = self.estimate is not None and self.estimate.known
+        return {
+            "student, test rows": self.student_accuracy,
+            "labels, public rows": self.label_accuracy,
+            "nearest neighbours": self.nearest_right,
+            "labels, estimate": self.estimate.right if self.estimate and known else None,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShownImage:

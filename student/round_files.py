@@ -17,6 +17,7 @@ PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answe
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
 MAP = "map.npz"  # of public rows, for the report
+BOARD = "board"  # folder of what TensorBoard shows of rounds
 
 
 class RoundFiles:

@@ -97,10 +97,16 @@ def _answered(
     return {name: pair for name, pair in zip(space.names, pairs, strict=True) if any(pair)}
 
 
+def picture(pixels: np.ndarray, side: int = SIDE) -> Image.Image:
+    """A picture of uint8 [h, w, c], with at most so many pixels of a ``side``."""
+    image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
+    image.thumbnail((side, side))
+    return image
+
+
 def _jpeg(pixels: np.ndarray) -> str:
     """A small JPEG in base64, of uint8 [h, w, c]."""
-    image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
-    image.thumbnail((SIDE, SIDE))
+    image = picture(pixels)
     for quality in (90, 75, 50, 25):
         image.save(content := io.BytesIO(), "jpeg", quality=quality)
         if content.tell() <= JPEG_BYTES:

@@ -59,8 +59,9 @@ class StudentConfig:
             sizes are of all together.
         precision: Lightning's precision: 32-true, bf16-mixed or, on a GPU, 16-mixed; vat needs
             32-true.
-        logger: where the public metrics of trainings go beside events.tfevents in each round's
-            folder (tensorboard: nowhere else): csv, mlflow or wandb by Lightning's loggers.
+        logger: where public metrics go beside events.tfevents in each round's folder: tensorboard
+            (rounds with their images and features, in the folder board), or trainings alone to csv,
+            mlflow or wandb by Lightning's loggers.
     """
 
     backbone: str = "small_cnn"

@@ -22,9 +22,6 @@ import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, WandbLogger
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.multiprocessing.spawn import ProcessException
 
 from ..wall.errors import InvalidInput, LabelwallError, MissingData
@@ -36,6 +33,7 @@ from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import student_model
 from .batches import STEPS_A_CHAPTER, Lesson, Pool, Steps, StudentData
+from .events import numbers, write_events
 from .module import STUDENT_MODULES
 from .round_files import EVENTS
 from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
@@ -198,7 +196,7 @@ def loggers_of(name: str, run_dir: Path) -> list[Logger]:
 
 class History(Callback):
     """Keeps each chapter's logged metrics in the checkpoint, and writes them to ``path`` as
-    TensorBoard's events. The same curve gives the same file, without time, host or process.
+    TensorBoard's events.
     """
 
     def __init__(self, path: Path) -> None:
@@ -214,17 +212,7 @@ class History(Callback):
         row = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
         self.rows.append({"step": float(step), **row})
         if trainer.is_global_zero:
-            self._write()
-
-    def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(self.path) as file:
-            records = RecordWriter(file)
-            records.write(Event(file_version="brain.Event:2").SerializeToString())
-            for row in self.rows:
-                values = [Summary.Value(tag=t, simple_value=v) for t, v in row.items()]
-                event = Event(step=int(row["step"]), summary=Summary(value=values))
-                records.write(event.SerializeToString())
+            write_events(self.path, ((row["step"], numbers(row)) for row in self.rows))
 
     def state_dict(self) -> dict[str, object]:
         return {"rows": self.rows}

@@ -35,12 +35,17 @@ SERVED = "#   labelwall plan --config THIS_FILE --out CHOSEN    the method, and 
 
 
 QUIET = flag("print nothing but the result")
+MINUTES = option(
+    "images: --refine if that takes at most so many minutes by a forecast on public rows",
+    type=float,
+)
 
 # The options of each command that are no settings of a run; a text is the help of a text option.
 OPTIONS: dict[str, dict[str, Any]] = {
     "run": {
         "--run_dir": "folder for the results, runs/NAME-OF-DATA if left out; the same folder "
         "resumes a killed run",
+        "--minutes": MINUTES,
         "--quiet": QUIET,
         "--progress": option(
             "progress as text, or as json: lines of task, done, total, seconds_left",
@@ -50,6 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--isolate": flag("the teacher in a process of its own; this one opens no private file"),
     },
     "plan": {
+        "--minutes": MINUTES,
         "--json": flag("one JSON object: epsilon, delta, certificates, rounds"),
         "--out": "with --mechanism.kind auto: file to write the chosen configuration to",
         "--min_accuracy": option(
@@ -113,6 +119,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--dry_run": flag("say what would be done, and change nothing"),
     },
     "init": {
+        "--minutes": MINUTES,
         "--out": option("file to write", default="labelwall.yaml"),
     },
 }
@@ -134,6 +141,19 @@ def _parsed(
     return parse(args, name, does or "", options_of(name))
 
 
+def _timely(
+    config: Config, rest: Namespace, console: Console, folder: Path | None = None
+) -> Config:
+    """The configuration that given minutes allow, or that a run's ``folder`` has already."""
+    if rest.refined is None:
+        return config
+    from ..run.door import within
+    from ..run.run_folder import RunFolder
+
+    known = None if folder is None else RunFolder(folder)
+    return within(rest.minutes, config, rest.refined, known, console)
+
+
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
@@ -141,6 +161,7 @@ def run(args: Sequence[str]) -> int:
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
     console = Console(quiet=rest.quiet, json=rest.progress == "json")
+    config = _timely(config, rest, console, run_dir)
     summary = train(config, run_dir, console, rest.isolate)
     from ..run.lines import result_line  # torch, whose import takes seconds: after the first line
 
@@ -164,6 +185,8 @@ def plan(args: Sequence[str]) -> int:
     from ...teacher.accounting.accountant import require_affordable
     from ..api import priced
 
+    console = Console(quiet=rest.json)
+    config = _timely(config, rest, console)
     for name in ("out", "min_accuracy"):
         if getattr(rest, name) and not config.open:
             rule = "given together with --mechanism.kind auto"
@@ -171,7 +194,7 @@ def plan(args: Sequence[str]) -> int:
     out = Path(rest.out) if rest.out else None
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
-    config, shown, text = priced(config, Console(quiet=rest.json), rest.min_accuracy)
+    config, shown, text = priced(config, console, rest.min_accuracy)
     print(json.dumps(shown) if rest.json else text)
     require_affordable(config.plan())
     if out is not None:
@@ -308,7 +331,7 @@ def init(args: Sequence[str]) -> int:
     as --student.steps 900, are written too.
     """
     config, options = _parsed(init, args)
-    out = Path(options.out)
+    out, config = Path(options.out), _timely(config, options, Console())
     known = "".join(f"# {line}\n" for line in facts(config.data))
     content = f"{HEADER}{SERVED if config.open else ''}\n{known}\n{short_yaml(config)}"
     if out.exists():

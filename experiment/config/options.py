@@ -2,6 +2,7 @@
 data override settings in files, and dotted options override both.
 """
 
+import math
 import os
 import re
 from argparse import ArgumentParser, Namespace
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
+from ...wall.errors import InvalidInput
 from .arguments import Options, add_options
 from .config import Config
 from .own import OWN, names_rows, overrides, own_settings, run_name
@@ -58,8 +60,9 @@ def parse(
 ) -> tuple[Config, Namespace]:
     """Config and the command's own options, with the run's ``name``: of its data or of its file.
 
-    ``options``: as of ``add_options``, or a dataclass of settings by its group's name. Prints a
-    help that ``args`` ask for, and exits. Raises BadSetting, InvalidInput, MissingData.
+    ``options``: as of ``add_options``, or a dataclass of settings by its group's name. With
+    ``minutes`` among them ``refined`` is the configuration that these may allow. Prints a help that
+    ``args`` ask for, and exits. Raises BadSetting, InvalidInput, MissingData.
     """
     options, kinds = dict(options or {}), ", ".join((*MECHANISMS, AUTO))
     groups = {name: options.pop(name) for name in list(options) if isinstance(options[name], type)}
@@ -67,7 +70,25 @@ def parse(
     given, files, dotted = read(args, command, does, options, {"": Config, **groups})
     for name, kind in groups.items():
         setattr(given, name, build(kind, dotted.pop(name, {}), name))
-    return config_of(settings_by(given, files, dotted)), given
+    config, minutes = config_of(settings_by(given, files, dotted)), getattr(given, "minutes", None)
+    given.refined = None if minutes is None else _refined(minutes, given, files, dotted)
+    return config, given
+
+
+def _refined(
+    minutes: float, given: Namespace, files: Mapping[str, Any], dotted: Mapping[str, Any]
+) -> Config:
+    """The configuration with --refine, which so many ``minutes`` may allow."""
+    if not 0 < minutes < math.inf:
+        raise InvalidInput("minutes", "a positive number", minutes)
+    if given.refine or "backbone" in dotted.get("student", {}):
+        raise InvalidInput("minutes", "left out with --refine or --student.backbone", minutes)
+    try:
+        return config_of(settings_by(Namespace(**vars(given) | {"refine": True}), files, dotted))
+    except InvalidInput as error:
+        if error.name != "refine":
+            raise
+        raise InvalidInput("minutes", error.rule, minutes) from None
 
 
 def settings_by(

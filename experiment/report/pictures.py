@@ -36,17 +36,9 @@ class Line:
 def by_round(rounds: Sequence[RoundResult]) -> Markup:
     """Share of right labels and of right students by round; empty for one round."""
     last = max(1, len(rounds) - 1)
-    known = {
-        "student, test rows": [r.student_accuracy for r in rounds],
-        "labels, public rows": [r.label_accuracy for r in rounds],
-        "nearest neighbours": [r.nearest_right for r in rounds],
-        "labels, estimate": [
-            r.estimate.right if r.estimate is not None and r.estimate.known else None
-            for r in rounds
-        ],
-    }
     lines = list[Line]()
-    for name, shares in known.items():
+    for name in rounds[0].shares:
+        shares = [known.shares[name] for known in rounds]
         points = [(at / last, share) for at, share in enumerate(shares) if share is not None]
         lines += [Line(name=name, points=points, dots=True)] if points else []
     if len(rounds) < 2 or not lines:

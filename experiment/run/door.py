@@ -1,12 +1,14 @@
 """What is decided of a run before it asks: by its settings, by its folder and by its ledger."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
+from ...student.student_config import PRETRAINED
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.recorded import recorded
@@ -18,7 +20,9 @@ from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.questions import Round
 from ..config.config import Config
 from ..config.settings import load_config, may_become
+from .expected import refining
 from .run_folder import RunFolder
+from .tuning import SPARE
 
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"teacher", *(entry.name for entry in fields(Computing))}
@@ -48,6 +52,26 @@ def resumed(config: Config, folder: RunFolder) -> Config:
         )
     same = not differing and known.expected_records == config.expected_records
     return chosen if begun or same else config
+
+
+def within(
+    minutes: float, default: Config, refined: Config, folder: RunFolder | None, console: Console
+) -> Config:
+    """The ``refined`` configuration if its student learns in so many ``minutes``, or the default.
+
+    What a run ``folder`` records stays. Public rows alone are read.
+    """
+    if folder is not None and folder.config.exists():
+        known = load_config(folder.config).student.backbone
+        console.say(f"--minutes: {folder.path} has decided, student.backbone: {known}")
+        return refined if known == PRETRAINED else default
+    needed = refining(refined.public_side(), len(refined.rounds)) / 60
+    if needed <= minutes:
+        console.say(f"refining takes about {needed:.1f} minutes, so it is done, as by --refine")
+        return refined
+    more = math.ceil(SPARE * needed)
+    console.say(f"refining would take about {needed:.1f} minutes; --minutes {more} allows it")
+    return default
 
 
 def _json(config: Config) -> dict[str, Any]:

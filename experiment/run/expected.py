@@ -58,19 +58,33 @@ def tried(
     return guessed(rounds, 0.0, embedding, judged + views + student.steps * step)
 
 
+def refining(settings: PublicSide, rounds: int) -> float:
+    """Seconds of a pretrained student's training, and of its features in later ``rounds``, in which
+    no student is trained: the released classifier is taken.
+    """
+    parts = _of_settings(settings, range(1, rounds + 1))
+    later = (parts[f"round {number}: embedding"] for number in range(2, rounds + 1))
+    return parts["round 1: training"] + sum(later)
+
+
 def forecast(settings: PublicSide, rounds: int, rehearsal: float) -> tuple[dict[str, int], str]:
     """(range of a run's seconds, a line of it), with those of the ``rehearsal`` of its method."""
+    seconds = rehearsal + sum(_of_settings(settings, range(rounds)).values())
+    cores = len(os.sched_getaffinity(0))
+    low, high = (round(float(f"{factor * seconds:.1g}")) for factor in RANGE)
+    line = f"a run takes about {low} to {high} s on {cores} free cores: an estimate, by public rows"
+    return {"from": low, "to": high, "cores": cores}, line
+
+
+def _of_settings(settings: PublicSide, rounds: Sequence[int]) -> dict[str, float]:
+    """``tried`` by settings alone."""
     from ...student.asking.boosted import TREES  # scikit-learn takes a second
     from ...student.asking.features import first_extractor
 
     task, public = describe(settings.data), read_public(settings.data)
     known = replace(settings, features="raw") if settings.features == TREES else settings
     first = first_extractor(known, task, public.inputs)  # trees are not made for this
-    parts = tried(settings, task, public, range(rounds), first)
-    seconds, cores = rehearsal + sum(parts.values()), len(os.sched_getaffinity(0))
-    low, high = (round(float(f"{factor * seconds:.1g}")) for factor in RANGE)
-    line = f"a run takes about {low} to {high} s on {cores} free cores: an estimate, by public rows"
-    return {"from": low, "to": high, "cores": cores}, line
+    return tried(settings, task, public, rounds, first)
 
 
 def _seconds(does: Callable[[], object]) -> float:

@@ -16,6 +16,7 @@ from ...student.asking.asking_round import AskingRound
 from ...student.asking.estimates import best_round
 from ...student.asking.features import digest
 from ...student.asking.public_rows import PublicRows
+from ...student.board import save_board
 from ...student.learning import Learned, learn
 from ...student.public_map import nearest_right, save_map
 from ...student.results import RoundResult, write
@@ -90,6 +91,8 @@ def run_rounds(
             raise
         results = [*results, _result(public, planned, asked, learned, folder)]
         save_map(public, results, folder)
+        if public.settings.student.logger == "tensorboard":
+            _save_board(public, results, folder)
         folder.save_result(planned.number, results[-1])
     results = [_on_these_tests(n, r, public, folder, console) for n, r in enumerate(results, 1)]
     for planned in rounds:
@@ -126,6 +129,15 @@ def _result(
         epsilon_reading=odometer_reading(folder.ledger_state()),
         ledger_head=asked.answers.receipt.ledger_head,
     )
+
+
+def _save_board(public: PublicRows, results: Sequence[RoundResult], folder: RunFolder) -> None:
+    """Store what TensorBoard shows of the last round; its images are the report's if it is kept."""
+    seen = None
+    if public.data.inputs.ndim == 4:
+        spec = folder.load_extractor(len(results))
+        write(seen := shown(public, spec, results, folder), folder.shown)
+    save_board(public, results, seen, folder)
 
 
 def _on_these_tests(

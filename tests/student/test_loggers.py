@@ -45,6 +45,7 @@ def test_metrics_are_written_and_heard(tmp_path: Path, monkeypatch) -> None:
     assert {name for metrics, _ in heard.metrics for name in metrics} == METRICS
     assert max(step for _, step in heard.metrics) == 39
     assert heard.others == []
+    assert not Path("run/board").exists()  # which is TensorBoard's
     count = len(heard.metrics)
     fit(student={"logger": "csv", "doubtful_folds": 2, "doubtful_steps": 5}, loggers=[heard])
     assert len(heard.metrics) == count  # finished: nothing is trained

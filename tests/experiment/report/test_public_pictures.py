@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from labelwall.experiment.report.pictures import training
 from labelwall.experiment.report.public_pictures import MOST_MAPS
-from labelwall.student.round_files import EVENTS, MAP
+from labelwall.student.round_files import BOARD, EVENTS, MAP
 from labelwall.wall.files import write_arrays
 from tests.experiment.report.finished_run import CLASSES, change, page_in, page_of
 
@@ -44,6 +45,11 @@ def test_images_are_public_rows_with_what_was_released_of_them(rendered: Path) -
     page = page_in(rendered)
     assert page.images == [f"data:image/jpeg;base64,{one['jpeg']}" for one in images]
     assert sum(map(len, page.images)) < 62_000
+    board = EventAccumulator(str(rendered / BOARD)).Reload()
+    assert [event.step for event in board.Images("public images")] == [1, 2]
+    (_, told) = board.Tensors("public images: what is said of them")
+    lines = told.tensor_proto.string_val[0].decode().splitlines()[2:]
+    assert [line.split(" | ")[-1] for line in lines] == [f"{one['sure']:.2f} |" for one in images]
 
 
 def test_asked_rows_are_answered_or_abstained_on(rendered: Path) -> None:
