@@ -10,7 +10,7 @@ is moved all the way if there was a single step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ import torch
 from .descent import Path, descend
 from .doubt import doubt
 from .fitted import Fitted, best_factor
-from .measure import MIN_RECORDS, FitSettings, Gradient, Measurements
+from .measure import FitSettings, Gradient, Measurements
 from .moments import Moment, class_clipping, class_probabilities
 from .shift_of_gradients import shifted
 from .tuning import MIN_WITHIN, REFINED_MISS, REFINEMENTS
@@ -54,9 +54,7 @@ def class_weights(
     if path.first is path.asked[0] or how.alike:
         return Fitted(weights=best)
     first = moment_of(path, path.first.mean, path.first.deviation, [path.first])
-    records = max(MIN_RECORDS, float(np.mean(measure.counts)))
-    moments = [replace(moment, records=records) for moment in (first, later)]
-    offsets, shares = shifted(path.inputs @ best, moments)
+    offsets, shares = shifted(path.inputs @ best, (first, later))
     weights = np.vstack([best[:-1], best[-1] + offsets / inputs[0, -1]])
     return Fitted(weights=weights, shares=shares, doubt=doubt(path, descended.factor))
 

@@ -1,6 +1,5 @@
 """Mean gradients that PUBLIC rows would have beside those of the records, and clipped residuals."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,14 +20,12 @@ class Moment:
     ``inputs``: of PUBLIC rows, float64 [n, d + 1]. ``asked`` has two entries for each of the
     gradient's steps: the probabilities that its weights gave these rows, float64 [n, c], and the
     factor by which clipping would shorten the residual for each label, float64 [n, c].
-    ``records``: their released count; few have another mean than their source by chance.
     """
 
     gradient: torch.Tensor = field(repr=False)
     deviation: float
     inputs: torch.Tensor = field(repr=False)
     asked: Sequence[tuple[torch.Tensor, torch.Tensor]] = field(repr=False)
-    records: float = math.inf
 
     def first(self, rows: int) -> "Moment":
         """The moment by the first of the public rows."""
@@ -58,11 +55,9 @@ class Moment:
         return (precision * error**2).sum()
 
     def precision(self, likely: torch.Tensor) -> torch.Tensor:
-        """Precision of each entry, [d + 1, c], by its noise and the chance of so many rows, and of
-        so many records.
-        """
-        squares = (self.inputs**2).T @ self.residuals(likely) ** 2 / len(likely)
-        return 1 / (self.deviation**2 + squares * (1 / len(likely) + 1 / self.records))
+        """Precision of each entry, [d + 1, c], by its noise and the chance of so many rows."""
+        chance = (self.inputs**2).T @ self.residuals(likely) ** 2 / len(likely) ** 2
+        return 1 / (self.deviation**2 + chance)
 
 
 def class_probabilities(logits: np.ndarray) -> np.ndarray:
