@@ -15,7 +15,7 @@ import html
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from typing import Any
 
 from ..teacher.mechanisms.registry import AUTO
 from ..wall.console import Console
-from ..wall.errors import InvalidInput
+from ..wall.errors import InvalidInput, MissingData
 from ..wall.files import ROWS, write_file
 from .config.config import Config
 from .config.own import OWN, large, own_settings
@@ -187,9 +187,11 @@ def plan(
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         config = _configured(data, Path(scratch), settings, False, periods=periods, **budget)
-        config, shown, text = priced(config, Console(quiet=quiet))
+        config, shown, text = priced(config, console := Console(quiet=quiet))
         require_affordable(config.plan())
-    return Price(shown["epsilon"], config.budget.delta, shown, text)
+        seconds, line = lasting(config, console)
+    text = f"{text}\n{line}".rstrip()
+    return Price(shown["epsilon"], config.budget.delta, shown | seconds, text)
 
 
 def priced(
@@ -215,18 +217,29 @@ def priced(
         warning = large(config.budget.delta, config.records(1))
         return config, shown, "\n".join(filter(None, (render_plan(shown), warning)))
     from .plan.search import best_plan  # takes a second
-    from .run.expected import forecast
 
     with console.timed("rehearsal"):
         config, optimum = best_plan(config, console, min_accuracy)
     shown, records = describe_plan(config.schedule), optimum.goal.expected_records
-    shown["expected_records"], line = records, ""
-    with suppress(InvalidInput):  # of a student that does not fit, which a service never trains
-        rounds, rehearsal = len(config.rounds), console.seconds["rehearsal"]
-        shown["seconds"], line = forecast(config.public_side(), rounds, rehearsal)
-    lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum), line
+    shown["expected_records"] = records
+    lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum)
     text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
     return config, shown | describe_candidates(optimum), text
+
+
+def lasting(config: Config, console: Console) -> tuple[dict[str, Any], str]:
+    """(what `plan --json` says of a run's seconds, a line of it), with those of a rehearsal.
+
+    Nothing where public rows are missing, or the student does not fit: a service trains none.
+    """
+    from .run.expected import forecast  # torch, whose import takes seconds: after the price
+
+    with suppress(InvalidInput, MissingData):
+        rehearsal = console.seconds.get("rehearsal", 0.0)
+        side = replace(config.public_side(), data=replace(config.data, download=False))
+        seconds, line = forecast(side, len(config.rounds), rehearsal)
+        return {"seconds": seconds}, line
+    return {}, ""
 
 
 @dataclass(frozen=True)

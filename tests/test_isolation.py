@@ -138,13 +138,15 @@ def test_the_check_of_imports_can_fail(tmp_path, text, loaded):
 
 
 def test_help_and_prices_do_not_wait_for_torch():
-    """Also `plan` itself and `run`'s first line; a help without what searches and certificates
-    load.
+    """Also what `plan` prints before its seconds, and `run`'s first line; a help without what
+    searches and certificates load.
     """
     code = """
 import contextlib, io, json, sys
 from labelwall import pipeline
+from labelwall.experiment import api
 from labelwall.wall.console import Console
+api.lasting = lambda *_: sys.exit()
 # The first line of run ends it
 Console.say = lambda _, text: sys.exit(print(text.ljust(200)))  # of run, whose first line ends it
 loaded, slow = {}, {"torch", "scipy", "numba", "sklearn", "joblib", "matplotlib"}

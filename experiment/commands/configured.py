@@ -178,12 +178,13 @@ def demo(args: Sequence[str]) -> int:
 
 
 def plan(args: Sequence[str]) -> int:
-    """Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads public
-    data alone, and only where --mechanism.kind auto leaves the method to them.
+    """Show what a configuration costs, and how long a run takes; exit code 2 when its caps exceed
+    the budget. Reads public data alone. A price needs none, unless --mechanism.kind auto leaves
+    the method to them.
     """
     config, rest = _parsed(plan, args)
     from ...teacher.accounting.accountant import require_affordable
-    from ..api import priced
+    from ..api import lasting, priced
 
     console = Console(quiet=rest.json)
     config = _timely(config, rest, console)
@@ -195,7 +196,11 @@ def plan(args: Sequence[str]) -> int:
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
     config, shown, text = priced(config, console, rest.min_accuracy)
-    print(json.dumps(shown) if rest.json else text)
+    if not rest.json:
+        print(text, flush=True)
+        require_affordable(config.plan())
+    seconds, line = lasting(config, console)
+    print(json.dumps(shown | seconds) if rest.json else line)
     require_affordable(config.plan())
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

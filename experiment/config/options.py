@@ -39,6 +39,7 @@ custodian_dir threads device student.accelerator seed
 """
 
 
+UNREHEARSED = {"serve", "predict", "records"}  # commands that take a named mechanism as it is
 BY_ROWS = {  # defaults of one's own data, see own.py
     "mechanism.kind": "auto, where 100 rows have labels",
     "rounds": "1, of grey images 2",
@@ -70,7 +71,8 @@ def parse(
     given, files, dotted = read(args, command, does, options, {"": Config, **groups})
     for name, kind in groups.items():
         setattr(given, name, build(kind, dotted.pop(name, {}), name))
-    config, minutes = config_of(settings_by(given, files, dotted)), getattr(given, "minutes", None)
+    rehearses, minutes = command not in UNREHEARSED, getattr(given, "minutes", None)
+    config = config_of(settings_by(given, files, dotted, rehearses))
     given.refined = None if minutes is None else _refined(minutes, given, files, dotted)
     return config, given
 
@@ -92,12 +94,12 @@ def _refined(
 
 
 def settings_by(
-    given: Namespace, files: Mapping[str, Any], dotted: Mapping[str, Any]
+    given: Namespace, files: Mapping[str, Any], dotted: Mapping[str, Any], rehearses: bool = True
 ) -> dict[str, Any]:
     """All settings of a run that ``read`` found; ``given`` gets the run's ``name``."""
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     if not given.config and (names_rows(own) or not dotted):
-        settings = own_settings(own, dotted)
+        settings = own_settings(own, dotted, rehearses)
     else:
         settings = merged(merged(files, overrides(own)), dotted)
         if "rounds" in dotted:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,7 +94,7 @@ SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.
 MIN_SIDE, MAX_SIDE = 16, 96
-PHOTOGRAPH = 64  # side from which grey images are read as colours, for networks of photographs
+PHOTOGRAPH = 32  # side from which grey images are read as colours, for networks of photographs
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
 
@@ -117,16 +117,21 @@ class Findings:
     white: float | None = None
 
 
-def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def own_settings(
+    own: Mapping[str, Any], given: Mapping[str, Any], rehearses: bool = True
+) -> dict[str, Any]:
     """All settings by name that options for one's own data, ``own`` by name, stand for.
 
-    ``given``: settings that override them. Raises InvalidInput, MissingData.
+    ``given``: settings that override them; ``rehearses``: whether a named mechanism, too, gets its
+    settings by a rehearsal. Raises InvalidInput, MissingData.
     """
     groups = {group: dict[str, Any]() for group in ("data", "mechanism", "student")}
     groups |= {name: known for name, known in given.items() if isinstance(known, dict)}
     columns = {name: groups["data"][name] for name in COLUMNS if name in groups["data"]}
     data = rows_of(own, columns, apart=bool(given.get("teacher")))
     facts, named = look(data), MECHANISMS.get(groups["mechanism"].get("kind", AUTO))
+    if facts.kind == "grey" and str(data.get("channels")) == "3":  # photographs, by whoever knows
+        facts = replace(facts, kind="colour")
     records = max(1, own.get("expected_records") or max(facts.rows, LEAST_RECORDS))
     epsilon = own.get("epsilon", 1.0)
     delta = own.get("delta", default_delta(max(facts.rows, records)))
@@ -150,8 +155,9 @@ def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     if refine and facts.kind == "vectors":
         raise InvalidInput("refine", "left out for rows that are no images", True)
     if named and not {"caps", "rounds"} & given.keys():
-        given = {**given, "mechanism": fitting(groups["mechanism"], facts, records, rehearsed)}
-        named = MECHANISMS.get(given["mechanism"]["kind"])
+        settled = fitting(groups["mechanism"], facts, records, rehearsed and rehearses)
+        given = {**given, "mechanism": settled}
+        named = MECHANISMS.get(str(settled["kind"]))
     asked = None if named is None else queries_of(named(), facts.rows // rounds)
     mechanism: dict[str, object] = {"kind": AUTO}
     if not rehearsed and not given.get("teacher"):  # which has a method of its own

@@ -11,8 +11,10 @@ from labelwall import pipeline
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan.candidates import PLANNERS
+from labelwall.experiment.run import expected
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.sums import PrivateLinear, Score
+from labelwall.wall.errors import MissingData
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named, shown, summary
 
@@ -117,6 +119,26 @@ def test_other_labels(labels: str) -> None:
 def test_kinds_that_are_rehearsed_are_those_with_candidates() -> None:
     planned = {kind for kind, plan in PLANNERS.items() if plan is not None}
     assert planned == {kind for kind, known in MECHANISMS.items() if known.rehearsed}
+
+
+@pytest.mark.parametrize("rounds", [[], ["--rounds", "1"], ["--rounds", "[{}]"]])
+def test_a_service_takes_a_named_mechanism_without_a_rehearsal(rounds: list[str]) -> None:
+    options = [*ROWS["vectors"](), "--mechanism.kind", "private_linear", *rounds]
+    assert parse(options, "serve")[0].private_side().plan().epsilon == 1
+    assert parse(options, "run")[0].open == (rounds != ["--rounds", "[{}]"])
+
+
+def test_a_fixed_plan_says_its_price_and_then_how_long_a_run_takes(capsys, monkeypatch) -> None:
+    plan = ["plan", *ROWS["vectors"](), "--mechanism.kind", "gnmax", "--threads", "1"]
+    assert json.loads(shown(capsys, *plan, "--json"))["seconds"]["to"] > 0
+    said = shown(capsys, *plan)
+    assert said.index("epsilon 1.0") < said.index("a run takes about ")
+
+    def missing(_: object) -> None:
+        raise MissingData("no rows")
+
+    monkeypatch.setattr(expected, "read_public", missing)
+    assert "seconds" not in json.loads(shown(capsys, *plan, "--json"))
 
 
 GIVEN = {

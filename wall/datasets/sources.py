@@ -32,6 +32,8 @@ CIFAR_TEST = 1_000
 HELD_OUT, MOST_HELD_OUT, LEAST_HELD_OUT = 5, 1_000, 25
 CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
+GREYS = "images are greys. If they are photographs, --data.channels 3 takes a network of these"
+
 # Names of classes and attributes, in the order of their codes.
 DIGITS = tuple("0123456789")
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -337,6 +339,7 @@ def facts(config: DataConfig) -> list[str]:
     if config.source == "folder" and (empty := readers.empty_folders(config)):
         lines.append(f"folders without images, which are no classes: {listed(empty)}")
     lines += [config.drawn_from] if config.draws else []
+    lines += [GREYS] if config.source == "folder" and config.channels == 1 else []
     return lines + (tables.columns_read(config) if config.source == "table" else [])
 
 

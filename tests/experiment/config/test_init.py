@@ -110,8 +110,14 @@ def test_defaults_follow_what_is_public(image_folders) -> None:
         Image.open(path).convert("L").save(path)
     grey = written(*named(image_folders), out="grey.yaml")
     assert (grey["features"], len(grey["rounds"]), grey["data"]["channels"]) == ("hog", 2, 1)
+    assert "# images are greys. If they are photographs, --data.channels 3" in (
+        Path("grey.yaml").read_text()
+    )
+    known = written(*named(image_folders), "--data.channels", "3", out="known.yaml")
+    for name in ("features", "student", "rounds"):
+        assert known[name] == colour[name]
     for path in Path(image_folders["public"]).rglob("*.png"):
-        Image.open(path).resize((80, 80)).save(path)
+        Image.open(path).resize((40, 40)).save(path)
     photographs = written(*named(image_folders), out="photographs.yaml")
     assert photographs["data"].get("channels", 3) == 3  # the rehearsal has a network for them
     tiny.write(Path())
