@@ -92,7 +92,7 @@ def test_plans_that_were_rehearsed_for_more_records_are_taken(records, noise, ex
         (3_000, 5, ("fourier", 16)),
         (3_000, 3, None),  # too few steps to spare one
         (1_900, 5, None),  # not twice as many
-        (200, 5, None),  # nothing was rehearsed for fewer, and no rule says how many axes they carry
+        (200, 5, None),  # no rule says how many axes fewer records carry
     ],
 )
 def test_values_take_plans_that_were_rehearsed_for_more_records(records, steps, expected) -> None:
