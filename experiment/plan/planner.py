@@ -21,7 +21,7 @@ from typing import Any, Generic
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ...student.linear.tuning import MANY_STEPS
+from ...student.asking.counted_axes import can_count
 from ...student.public_settings import CountedPlan
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import epsilon_from_rdp
@@ -32,7 +32,6 @@ from ...teacher.mechanisms.calibration import calibrate
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
-from ...wall.questions import SumsForm
 from ..config.settings import build
 from . import tuning
 
@@ -290,10 +289,8 @@ class Rehearser:
         If nobody guessed the records, many steps go before few: a run corrects the axes by the
         count that the first of many steps has.
         """
-        form, goal = choice.mechanism.query_form, self.goal
-        counts = isinstance(form, SumsForm) and form.labels == "class"
-        few = not goal.told and counts and form.steps < MANY_STEPS
-        return not goal.allows(choice.accuracy), few, -choice.worth
+        few = not self.goal.told and not can_count(choice.mechanism.query_form)
+        return not self.goal.allows(choice.accuracy), few, -choice.worth
 
     def near(self, tried: list[Choice[M]], share: float) -> bool:
         """Whether the best has that share of another kind's worth."""

@@ -17,9 +17,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ...student.asking.boosted import TREES, Boosted, boosted, lacking
+from ...student.asking.counted_axes import can_count
 from ...student.asking.features import first_extractor
 from ...student.learning import check_student
-from ...student.linear.tuning import MANY_STEPS
 from ...student.public_settings import STAGES, CountedPlan, PublicSide
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
@@ -164,8 +164,8 @@ def _by_count(
     """
     chosen, goal = best.chosen, best.goal
     form = chosen.mechanism.query_form
-    counts = isinstance(form, SumsForm) and form.labels == "class" and form.steps >= MANY_STEPS
-    if goal.told or goal.periods > 1 or not counts or form.axes is None or "axes" in goal.given:
+    counts = isinstance(form, SumsForm) and form.axes is not None and can_count(form)
+    if goal.told or goal.periods > 1 or not counts or "axes" in goal.given:
         return ()
     of_columns = ("raw", *MAPS)
     names = of_columns if chosen.view.features in of_columns else (chosen.view.features,)

@@ -9,7 +9,7 @@ from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.matrices import COUNT, SENSITIVITY, Weights
 from ...wall.messages import ExtractorSpec
-from ...wall.questions import Round, SumsForm
+from ...wall.questions import QueryForm, Round, SumsForm
 from ..linear.measure import carried_axes
 from ..linear.tuning import MANY_STEPS
 from ..public_settings import CountedPlan, PublicSide
@@ -20,6 +20,11 @@ from .matrix_round import Count
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong if it is so many times too large or too small
+
+
+def can_count(form: QueryForm) -> bool:
+    """Whether a form has so many sums that one can be spent to count the records."""
+    return isinstance(form, SumsForm) and form.steps >= MANY_STEPS.get(form.labels, math.inf)
 
 
 def on_counted_axes(
@@ -66,16 +71,14 @@ def plan_by_count(
     """What suits the records, if a first sum speaks against the guess of them.
 
     Of more records that is the nearest of the plans that were rehearsed for more. Without any, and
-    of fewer records, other axes of the same features follow.
+    of fewer records, other axes of the same features follow for classes, and none for values.
 
     ``extractor``: on the axes that the guess led to; ``plain``: features of PUBLIC rows that have
-    them, [n, d]. Only many steps for classes can spare a sum: if axes change, one is left out of
-    the fit. Otherwise the fit asks the same sum again, which is charged once.
+    them, [n, d]. Only many steps can spare a sum: if axes change, one is left out of the fit.
+    Otherwise the fit asks the same sum again, which is charged once.
     """
     form, classes, axes = planned.form, extractor.num_classes, extractor.projection()
-    if not isinstance(form, SumsForm) or form.axes is None or form.steps < MANY_STEPS:
-        return None
-    if form.labels != "class" or form.gain != 1:
+    if not isinstance(form, SumsForm) or form.axes is None or form.gain != 1 or not can_count(form):
         return None
     assert axes is not None
     kept = axes.shape[1]
@@ -93,6 +96,8 @@ def plan_by_count(
         same = (nearest.features, nearest.axes) == (settings.features, kept)
         nearer = nearest.records / records < records / guess
         return nearest if nearer and not same else None
+    if form.labels == "value":
+        return None
     strength = records * math.sqrt(form.steps) / (form.deviation * classes)
     most = max(1, min(int(len(plain) * axes_a_row(extractor.backbone)), plain.shape[1]))
     carried = carried_axes(strength, classes, most)

@@ -400,6 +400,7 @@ class PrivateLinearValue(LinearSums):
     """
 
     kind: Literal["private_linear_value"] = "private_linear_value"
+    steps: int = count(5, "noisy sums of a round", MAX_STEPS)
     clip: float = residual_clip(
         0.25,
         "length of the residuals (prediction minus value) after the first step above which they "

@@ -20,7 +20,7 @@ from labelwall.experiment.whole_run import train
 from labelwall.student.public_settings import CountedPlan
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
-from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue
 from labelwall.wall.console import Console
 from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
@@ -236,14 +236,8 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
         threads=1,
     )
     task = Task(label_space("value", [], [-8.0, 8.0]), (planning.DIMENSIONS,))
-    found = auto.search(
-        config,
-        task,
-        PublicData(x, values, test, truth),
-        Goal(1.0, 1e-5, 5_000, 300, 1, asked=100),
-        auto.mechanisms_for(config),
-        no_progress,
-    )
+    public, goal = PublicData(x, values, test, truth), Goal(1.0, 1e-5, 5_000, 300, 1, asked=100)
+    found = auto.search(config, task, public, goal, auto.mechanisms_for(config), no_progress)
     kinds = {choice.mechanism.kind for choice in found.tried}
     assert kinds == {"private_linear_value", "private_knn_mean", "private_knn_median"}
     several = replace(config, teacher=["https://a.example", "https://b.example"])
@@ -252,6 +246,12 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
     assert best.mechanism.kind == "private_linear_value"
     assert 0.7 < best.accuracy == best.worth < 1
     assert "R2" in expected(best)
+    assert found.by_count == ()
+    # Of guessed records the first of some sums tells more: plans for those are rehearsed
+    guessed, linear = replace(goal, told=False), PrivateLinearValue()
+    found = auto.search(config, task, public, guessed, [linear], no_progress)
+    assert found.chosen.mechanism.steps >= 4
+    assert [plan.records for plan in found.by_count] == [20_000, 80_000]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from labelwall.student.asking.counted_axes import plan_by_count
 from labelwall.student.public_settings import CountedPlan, PublicSide
-from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.matrices import COUNT, Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec
@@ -84,3 +84,26 @@ def test_plans_that_were_rehearsed_for_more_records_are_taken(records, noise, ex
     as_asked = replace(settings, by_count=[CountedPlan(features="raw", axes=40, records=4_000)])
     if expected == ("bins", 20):  # no sum is spared for what the round asks with
         assert plan_by_count(count, planned(form), spec, np.zeros((256, 500)), as_asked) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "steps", "expected"),
+    [
+        (3_000, 5, ("fourier", 16)),
+        (3_000, 3, None),  # too few steps to spare one
+        (1_900, 5, None),  # not twice as many
+        (200, 5, None),  # no rule says how many axes fewer records carry
+    ],
+)
+def test_values_take_plans_that_were_rehearsed_for_more_records(records, steps, expected) -> None:
+    def count(matrix: Matrix) -> NoisyCounts:
+        sums = np.zeros((1, 5 + 1), dtype=np.int64)
+        sums[0, -1] = records * COUNT
+        return NoisyCounts(sums, RECEIPT)
+
+    form = PrivateLinearValue(steps=steps, noise_multiplier=20.0, axes=4).query_form
+    spec = ExtractorSpec("raw", (500,), 1, center=(0.0,) * 500, axes=bytes(4_000))
+    plans = [CountedPlan(features="fourier", axes=16, records=4_000)]
+    settings = replace(settings_of("raw"), by_count=plans)
+    found = plan_by_count(count, planned(form), spec, np.zeros((256, 500)), settings)
+    assert (found and (found.features, found.axes)) == expected
