@@ -17,7 +17,6 @@ from ..wall.features.embedder import Embedder, integers
 from ..wall.files import reading
 from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
-from ..wall.networks import with_mirror
 from ..wall.preprocessing import Preprocessing
 from ..wall.questions import Round
 from .asking.ask import Asked
@@ -185,7 +184,7 @@ def _released_network(
     if features.backbone.startswith(BESIDE):
         layer = Layer.released(file, features, public.features.plain(features))
         student = (layer.mean(Layer.of(features)) if refined else layer).on(features)
-        return with_mirror(student) if public.settings.student.mirrors else student
+        return student.with_mirror() if public.settings.student.mirrors else student
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
@@ -234,7 +233,7 @@ def _train(
     if student.backbone == PRETRAINED:
         spec = _fine_tuned(lesson, public, planned, asked, folder, console)
         worse = _worse_than_labels(spec, public, soft)
-        spec = with_mirror(spec) if student.mirrors else spec
+        spec = spec.with_mirror() if student.mirrors else spec
         predicted = outputs(spec, public.data.test_inputs)
     else:
         if number not in behind:

@@ -10,6 +10,8 @@ from ..wall.computing import Computing, Count
 from ..wall.datasets.data_config import SOURCES, DataConfig
 from ..wall.errors import InvalidInput
 from ..wall.feature_maps import MAPS
+from ..wall.questions import QueryForm, SumsForm
+from .linear.tuning import MANY_STEPS
 from .student_config import StudentConfig
 
 # The least guess, however few public rows there are: for 50 records every method seems hopeless.
@@ -78,6 +80,11 @@ class CountedPlan:
     records: Count
     features: str
     axes: Count
+
+
+def can_count(form: QueryForm) -> bool:
+    """Whether a form has so many sums that one can be spent to count the records."""
+    return isinstance(form, SumsForm) and form.steps >= MANY_STEPS.get(form.labels, math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

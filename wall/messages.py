@@ -166,6 +166,14 @@ class ExtractorSpec:
         name = self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
         return name.removeprefix(BESIDE).removeprefix(MIRRORED).partition(AT)[0]
 
+    def with_mirror(self) -> "ExtractorSpec":
+        """Networks side by side, with means over an image and its mirror image."""
+        return replace(self, backbone=BESIDE + MIRRORED + self.backbone.removeprefix(BESIDE))
+
+    def without_mirror(self) -> "ExtractorSpec":
+        """These networks on the image alone, in half the time; any other network as it is."""
+        return replace(self, backbone=self.backbone.replace(BESIDE + MIRRORED, BESIDE))
+
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k] of integers, None if empty."""
         axes = np.frombuffer(self.axes, dtype="<i2").astype(np.float64)

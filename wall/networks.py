@@ -275,16 +275,6 @@ def at_side(spec: ExtractorSpec, side: int) -> ExtractorSpec:
     return replace(spec, backbone=f"{spec.backbone.partition(AT)[0]}{AT}{side}")
 
 
-def with_mirror(spec: ExtractorSpec) -> ExtractorSpec:
-    """Two networks side by side, whose features are means over an image and its mirror image."""
-    return replace(spec, backbone=BESIDE + MIRRORED + spec.backbone.removeprefix(BESIDE))
-
-
-def without_mirror(spec: ExtractorSpec) -> ExtractorSpec:
-    """These networks on the image alone, in half the time; any other network as it is."""
-    return replace(spec, backbone=spec.backbone.replace(BESIDE + MIRRORED, BESIDE))
-
-
 def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn.Module:
     import timm
 

@@ -21,8 +21,7 @@ from typing import Any, Generic
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ...student.asking.counted_axes import can_count
-from ...student.public_settings import CountedPlan
+from ...student.public_settings import CountedPlan, can_count
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import epsilon_from_rdp
 from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp

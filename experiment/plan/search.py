@@ -17,10 +17,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ...student.asking.boosted import TREES, Boosted, boosted, lacking
-from ...student.asking.counted_axes import can_count
 from ...student.asking.features import first_extractor
 from ...student.learning import check_student
-from ...student.public_settings import STAGES, CountedPlan, PublicSide
+from ...student.public_settings import STAGES, CountedPlan, PublicSide, can_count
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
-from ...wall.networks import without_mirror
 from ...wall.questions import QueryForm
 from ..results import Estimate, RoundResult
 from ..round_files import CLASSIFIER, FEATURES, RoundFiles
@@ -83,8 +82,9 @@ def features_as_asked(
 
 def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> AskingFeatures:
     """The features that a finished round asked with."""
-    spec = without_mirror(folder.extractor(result.features)) if result.features else public.first
-    return AskingFeatures(spec=spec, file=result.features, of=result.features_of)
+    file = result.features
+    spec = folder.extractor(file).without_mirror() if file else public.first
+    return AskingFeatures(spec=spec, file=file, of=result.features_of)
 
 
 def _plain_features(current: AskingRound) -> AskingFeatures:
@@ -100,7 +100,7 @@ def _plain_features(current: AskingRound) -> AskingFeatures:
         own = kept == len(results) and results[-1].taught
         student = kept if own else results[kept - 1].features_of
     if student:
-        spec = without_mirror(folder.load_extractor(student))
+        spec = folder.load_extractor(student).without_mirror()
         return AskingFeatures(spec=spec, file=f"round_{student}/student.safetensors", of=student)
     count = public.settings.whiten
     if not count:

@@ -9,10 +9,9 @@ from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.matrices import COUNT, SENSITIVITY, Weights
 from ...wall.messages import ExtractorSpec
-from ...wall.questions import QueryForm, Round, SumsForm
+from ...wall.questions import Round, SumsForm
 from ..linear.measure import carried_axes
-from ..linear.tuning import MANY_STEPS
-from ..public_settings import CountedPlan, PublicSide
+from ..public_settings import CountedPlan, PublicSide, can_count
 from .asking_features import AskingFeatures, features_as_asked
 from .asking_round import AskingRound
 from .features import axes_a_row, first_extractor
@@ -20,11 +19,6 @@ from .matrix_round import Count
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong if it is so many times too large or too small
-
-
-def can_count(form: QueryForm) -> bool:
-    """Whether a form has so many sums that one can be spent to count the records."""
-    return isinstance(form, SumsForm) and form.steps >= MANY_STEPS.get(form.labels, math.inf)
 
 
 def on_counted_axes(

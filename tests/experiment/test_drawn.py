@@ -127,4 +127,5 @@ def test_what_can_not_be_drawn_is_one_line(tables: dict[str, str], capsys) -> No
     check_one_error([*one, "--data.ranges", "[x0]"], "`data.ranges`", capsys)
     del tables["test"]
     check_one_error(["run", *named(tables), *DECLARED], "`data.ranges` must be given", capsys)
-    check_one_error(["run", "--data", "data.npz", "--public", "box"], "left out with", capsys)
+    one = ["run", "--data", "data.npz", "--public", "box"]
+    check_one_error(one, "`data.public` must be a place of public rows", capsys)

@@ -20,7 +20,7 @@ from labelwall.student.round_files import CLASSIFIER
 from labelwall.student.train import features_of, outputs
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.networks import without_head, without_mirror
+from labelwall.wall.networks import without_head
 from labelwall.wall.preprocessing import Preprocessing
 from tests.seeded_noise import SeededNoise
 
@@ -109,7 +109,7 @@ def test_a_loop_that_is_killed_in_the_training_ends_with_the_same_student(
 
     run_folder, rows = RunFolder(tmp_path / "whole"), images(30, 7)[0]
     asked = run_folder.extractor(second["features"])
-    taught = without_mirror(run_folder.load_extractor(1))
+    taught = run_folder.load_extractor(1).without_mirror()
     plain = partial(features_of, taught)
     with np.load(tmp_path / "data.npz") as data:
         layer = Layer.released(run_folder.round(2) / CLASSIFIER, asked, plain(data["public_x"]))

@@ -25,9 +25,7 @@ from labelwall.wall.networks import (
     load,
     timm_model,
     to_safetensors,
-    with_mirror,
     without_head,
-    without_mirror,
 )
 from labelwall.wall.preprocessing import Preprocessing, unit_scale
 from labelwall.wall.progress import no_progress
@@ -105,11 +103,11 @@ def test_the_student_has_both_networks_features_and_the_mean_of_their_logits(fea
     np.testing.assert_allclose(outputs(alone, IMAGES), outputs(tuned, IMAGES), atol=1e-4)
     rows, finite = Embedder(both).embed(IMAGES[:4])
     np.testing.assert_array_equal(Embedder(both).embed(IMAGES[2:3])[0], rows[2:3])
-    mirrored = with_mirror(both)
+    mirrored = both.with_mirror()
     said = [outputs(both, seen) for seen in (IMAGES, IMAGES[:, :, ::-1].copy())]
     assert not np.allclose(*said, atol=1e-3)
     np.testing.assert_allclose(outputs(mirrored, IMAGES), np.mean(said, axis=0), atol=1e-4)
-    assert without_mirror(mirrored) == both == without_mirror(both)
+    assert mirrored.without_mirror() == both == both.without_mirror()
     assert both.network == mirrored.network == f"pretrained/{MODEL}"
     assert finite.all()
 
