@@ -60,7 +60,9 @@ def test_processes_end_with_a_command_that_is_killed_or_interrupted() -> None:
     stored = Path("out/true_labels/no_privacy/seed_0/result.json")
     for deadly in (signal.SIGINT, signal.SIGKILL):
         command = [sys.executable, "-m", "labelwall.pipeline", *COMMAND, "--processes", "2"]
-        begun = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        begun = subprocess.Popen(
+            command, env=environment(), stderr=subprocess.PIPE, text=True, preexec_fn=heeds_ctrl_c
+        )
         while not list(Path("out").rglob("run")) or not (children := children_of(begun.pid)):
             assert begun.poll() is None, begun.communicate()[1]
             time.sleep(0.01)
@@ -74,6 +76,11 @@ def test_processes_end_with_a_command_that_is_killed_or_interrupted() -> None:
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert stored.exists()
     assert len(json.loads(Path("out/comparison.json").read_text())["cells"]) == 6
+
+
+def heeds_ctrl_c() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def runs(pid: int) -> bool:
