@@ -14,7 +14,7 @@ from .ledger.ledger import Ledger
 from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates
-from .records.embedding_cache import Embedding, embed_records, forget, forget_shards
+from .records.embedding_cache import Embedding, PlainFeatures, forget, forget_shards
 from .records.private_records import Records
 
 
@@ -48,6 +48,7 @@ class PrivateRows:
         self.directory, self.batch_size, self.workers = directory, batch_size, workers
         self.device, self._progress = device, progress
         self._records: Records | None = None
+        self._plain = PlainFeatures()
         self._ahead: tuple[ExtractorSpec, Embedding] | None = None
 
     def records(self) -> Records:
@@ -94,7 +95,7 @@ class PrivateRows:
         )
 
     def adopt(self, records: Records) -> None:
-        self._ahead = None
+        self._ahead, self._plain = None, PlainFeatures()  # it knows removed records
         self._records = records
 
     def forget_removed(self) -> None:
@@ -104,12 +105,15 @@ class PrivateRows:
     def embed_ahead(self, spec: ExtractorSpec, stop: Callable[[], bool]) -> bool:
         """Embed into the cache until ``stop()``; call again to go on. Whether all is embedded."""
         if self._ahead is None or self._ahead[0] != spec:
-            records, embedder = self.records(), self.embedder(spec)
-            self._ahead = spec, Embedding(self.directory, records, embedder, self.embedding)
+            self._ahead = spec, self._embedding(spec)
         done = self._ahead[1].advance(stop)
         if done:
             self._ahead = None
         return done
+
+    def _embedding(self, spec: ExtractorSpec) -> Embedding:
+        records, embedder = self.records(), self.embedder(spec)
+        return Embedding(self.directory, records, embedder, self._plain, self.embedding)
 
     def pause(self) -> None:
         """Store what was embedded ahead."""
@@ -129,9 +133,10 @@ class PrivateRows:
         from .classifiers.cnn_ensemble import CnnEnsemble  # torch
         from .search.accelerators import index_on
 
-        embedder, records = self.embedder(spec), self.records()
+        records, embedding = self.records(), self._embedding(spec)
         device = device_of(self.device)
-        features, rows = embed_records(self.directory, records, embedder, self.embedding)
+        embedding.advance()
+        features, rows = embedding.result()
         # Linear classifiers are trained in seconds and kept nowhere: nothing is to delete later.
         ensembles = {
             teachers: train_ensemble(

@@ -10,14 +10,14 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.features.embedder import Embedder
+from ...wall.features.embedder import VECTORS, Embedder, integers
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
@@ -30,6 +30,7 @@ MAX_CACHES = 16  # extractors whose features are kept
 SAVE_SECONDS = 10.0  # of work that a killed process may lose
 BLOCK = 512  # rows embedded between two checks of the time
 BLOCK_BYTES = 1 << 25  # of their inputs
+MAX_PLAIN_BYTES = 1 << 29  # of features before axes that a process keeps
 
 
 def cache_name(spec: ExtractorSpec, device: str) -> str:
@@ -37,11 +38,48 @@ def cache_name(spec: ExtractorSpec, device: str) -> str:
     return f"embeddings-{spec.sha256()[:16]}-{device}.npz"
 
 
+class PlainFeatures:
+    """The records' features before axes, of the last network, in memory.
+
+    An extractor of the same network on other axes needs no pass of it: `auto` chooses axes anew
+    after the first released sum.
+    """
+
+    def __init__(self) -> None:
+        self._plain: ExtractorSpec | None = None
+        self._rows: dict[bytes, np.ndarray] = {}
+        self._bytes = 0
+
+    def embed(
+        self,
+        embedder: Embedder,
+        digests: Sequence[bytes],
+        inputs: np.ndarray,
+        progress: TaskProgress,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """``Embedder.embed`` of records' ``inputs``, which the ``digests`` name, row by row."""
+        if embedder.spec.backbone in VECTORS or not digests:
+            return embedder.embed(inputs, progress)
+        if self._plain != embedder.plain:
+            self._plain, self._rows, self._bytes = embedder.plain, {}, 0
+        missing = [row for row, digest in enumerate(digests) if digest not in self._rows]
+        fresh = dict[bytes, np.ndarray]()
+        if missing:
+            computed = embedder.features(inputs[missing], progress)
+            fresh = {digests[row]: x for row, x in zip(missing, computed, strict=True)}
+            if self._bytes + computed.nbytes <= MAX_PLAIN_BYTES:
+                self._rows |= fresh
+                self._bytes += computed.nbytes
+        known = self._rows | fresh if len(fresh) < len(digests) else fresh
+        return integers(embedder.spec, np.stack([known[digest] for digest in digests]))
+
+
 class Embedding:
     """The features of records under an embedder's extractor, computed block by block.
 
-    What the cache in ``directory`` has is not computed again. What is computed is stored there from
-    time to time, so that also a killed process leaves all but its last SAVE_SECONDS of work.
+    What the cache in ``directory`` or ``plain`` has is not computed again. What is computed is
+    stored in the directory from time to time, so that also a killed process leaves all but its last
+    SAVE_SECONDS of work.
     """
 
     def __init__(
@@ -49,11 +87,12 @@ class Embedding:
         directory: Path,
         records: Records,
         embedder: Embedder,
+        plain: PlainFeatures,
         progress: TaskProgress,
     ) -> None:
         self._cache = directory / cache_name(embedder.spec, embedder.device)
         self._records = records
-        self._embedder, self._progress = embedder, progress
+        self._embedder, self._plain, self._progress = embedder, plain, progress
         self._digests = row_digests(records)
         _forget(directory, set(self._digests), self._cache)
         self._features: np.ndarray | None = None  # int8 [n, d], of all records
@@ -109,8 +148,11 @@ class Embedding:
     def _embed_block(self) -> None:
         block = self._missing[self._done : self._done + block_rows(self._embedder.spec)]
         before, total = self._done, len(self._missing)
-        new, finite = self._embedder.embed(
-            self._records.inputs[block], lambda done, _: self._progress(before + done, total)
+        new, finite = self._plain.embed(
+            self._embedder,
+            [self._digests[row] for row in block],
+            self._records.inputs[block],
+            lambda done, _: self._progress(before + done, total),
         )
         if self._features is None:
             self._features = np.zeros((len(self._digests), new.shape[1]), dtype=np.int8)
@@ -122,15 +164,6 @@ def block_rows(spec: ExtractorSpec) -> int:
     """Rows of one block, of bounded memory. Public."""
     size = math.prod(spec.input_shape) * (1 if len(spec.input_shape) == 3 else 4)
     return max(1, min(BLOCK, BLOCK_BYTES // size))
-
-
-def embed_records(
-    directory: Path, records: Records, embedder: Embedder, progress: TaskProgress
-) -> tuple[np.ndarray, Records]:
-    """The result of an ``Embedding``, at once."""
-    embedding = Embedding(directory, records, embedder, progress)
-    embedding.advance()
-    return embedding.result()
 
 
 def forget(records: Records, *directories: Path) -> None:

@@ -19,7 +19,7 @@ FINE = 2.0**20  # a unit vector's entries become integers of 20 bits before the 
 MAX_PROJECTED = 1 << 17
 QUANTISED_ROWS = 4096  # rows quantised together: bounds memory, changes no number
 CHUNK = 64  # rows that a thread computes between two reports
-_VECTORS = ("raw", "box")
+VECTORS = ("raw", "box")
 
 
 class Embedder:
@@ -47,13 +47,18 @@ class Embedder:
             if spec.axes:
                 rule = "none for a box, whose sides have their own scale"
                 raise InvalidInput("extractor.axes", rule, "some")
-        if spec.backbone in (*_VECTORS, "hog"):
+        if spec.backbone in (*VECTORS, "hog"):
             return
         from .network import network_of  # torch
 
-        network = network_of(replace(spec, center=(), scale=1.0, axes=b"", landmarks=b""), device)
+        network = network_of(self.plain, device)
         self._compute, self.device = network, device
         self._threads = lambda: network.threads
+
+    @property
+    def plain(self) -> ExtractorSpec:
+        """The spec without what follows ``features``: others with the same one share these."""
+        return replace(self.spec, center=(), scale=1.0, axes=b"", landmarks=b"")
 
     def embed(
         self, inputs: np.ndarray, progress: TaskProgress = no_progress
@@ -70,7 +75,7 @@ class Embedder:
 
     def features(self, inputs: np.ndarray, progress: TaskProgress = no_progress) -> np.ndarray:
         """float [n, d]: the features that ``embed`` centres, projects and rounds; a box's rows."""
-        if self.spec.backbone in _VECTORS:
+        if self.spec.backbone in VECTORS:
             return self._checked(inputs)
         from joblib import Parallel, delayed
 
@@ -84,7 +89,7 @@ class Embedder:
 
     def _checked(self, inputs: np.ndarray) -> np.ndarray:
         shape, backbone = self.spec.input_shape, self.spec.backbone
-        sizes = 3 if backbone == "hog" else 1 if backbone in _VECTORS else len(shape)
+        sizes = 3 if backbone == "hog" else 1 if backbone in VECTORS else len(shape)
         if len(shape) != sizes:
             rule = "three sizes for hog, one for raw and box"
             raise InvalidInput("extractor.input_shape", rule, shape)

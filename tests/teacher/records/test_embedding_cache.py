@@ -6,7 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.records.embedding_cache import cache_name, embed_records, forget
+from labelwall.teacher.records import embedding_cache
+from labelwall.teacher.records.embedding_cache import (
+    Embedding,
+    PlainFeatures,
+    cache_name,
+    forget,
+)
 from labelwall.teacher.records.private_records import Records
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
@@ -33,8 +39,13 @@ def embedded(folder, records=RECORDS, device="cpu"):
     """(features, how many rows were computed)."""
     embedder = CountingEmbedder(SPEC)
     embedder.device = device
-    features = embed_records(folder, records, embedder, lambda done, total: None)[0]
-    return features, embedder.rows
+    return finished(folder, records, embedder, PlainFeatures()), embedder.rows
+
+
+def finished(folder, records, embedder, plain):
+    embedding = Embedding(folder, records, embedder, plain, lambda done, total: None)
+    assert embedding.advance()
+    return embedding.result()[0]
 
 
 def test_what_is_stored_is_not_computed_again(tmp_path):
@@ -97,3 +108,50 @@ def test_a_cache_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     )
     embedded(tmp_path)
     assert events == ["fsync", "rename"]
+
+
+class CountingPasses(Embedder):
+    """Counts the rows whose features before axes it computes."""
+
+    rows = 0
+
+    def features(self, inputs, progress=None):
+        self.rows += len(inputs)
+        return super().features(inputs, progress)
+
+
+@pytest.mark.parametrize(("most", "again"), [(1 << 20, (0, 1, 6)), (0, (5, 6, 6))])
+def test_other_axes_need_no_pass_of_the_network_and_give_the_same_integers(
+    tmp_path, monkeypatch, most, again
+):
+    """The last of six records changes before the third extractor; the fourth has another network.
+
+    ``again``: how many rows each of the later extractors computes, if so many bytes are kept.
+    """
+    monkeypatch.setattr(embedding_cache, "MAX_PLAIN_BYTES", most)
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (6, 16, 16, 1), dtype=np.uint8)
+    first = Embedder(ExtractorSpec("hog", (16, 16, 1), 2)).features(images)
+    width, plain = first.shape[1], PlainFeatures()
+
+    def on_axes(seed, num_classes=2):
+        axes = np.random.default_rng(seed).integers(-9, 9, (width, 4)).astype("<i2").tobytes()
+        center = tuple(first.mean(axis=0).tolist())
+        return ExtractorSpec(
+            "hog", (16, 16, 1), num_classes, center=center, scale=1.0 + seed, axes=axes
+        )
+
+    records = Records(images, np.arange(6) % 2, np.arange(6))
+    changed = Records(np.r_[images[:5], ~images[5:]], records.labels, records.ids)
+    counts = []
+    for spec, held in (
+        (on_axes(1), records),
+        (on_axes(2), records.take(slice(5))),
+        (on_axes(3), changed),
+        (on_axes(4, num_classes=3), changed),
+    ):
+        embedder = CountingPasses(spec)
+        features = finished(tmp_path, held, embedder, plain)
+        counts.append(embedder.rows)
+        np.testing.assert_array_equal(features, Embedder(spec).embed(held.inputs)[0])
+    assert tuple(counts) == (6, *again)

@@ -199,12 +199,18 @@ def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(tmp_path, hea
 def test_features_do_not_depend_on_where_an_embedding_stopped(tmp_path, monkeypatch):
     records = tiny.records_of(20)
     records.inputs[7] = np.nan
-    embedder, silent = Embedder(SPEC), lambda *_: None
-    features, kept = embedding_cache.embed_records(tmp_path, records, embedder, silent)
+
+    def embedding(place):
+        plain = embedding_cache.PlainFeatures()
+        return embedding_cache.Embedding(place, records, Embedder(SPEC), plain, no_progress)
+
+    whole = embedding(tmp_path)
+    assert whole.advance()
+    features, kept = whole.result()
     monkeypatch.setattr(embedding_cache, "block_rows", lambda _: 3)
     (apart := tmp_path / "apart").mkdir()
     for number in range(7):  # each is as if the process had ended
-        parts = embedding_cache.Embedding(apart, records, embedder, silent)
+        parts = embedding(apart)
         assert parts.advance(lambda: True) == (number == 6)
         parts.save()
     np.testing.assert_array_equal(parts.result()[0], features)
