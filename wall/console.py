@@ -67,6 +67,7 @@ class Console:
         self.seconds[part] = self.seconds.get(part, 0.0) + own
         if whole is not None:
             whole.took[part.split(": ")[-1]] = own
+            whole.ended.add(part)
             whole.part, whole.since = outer, time.monotonic()
 
     def say(self, text: str) -> None:

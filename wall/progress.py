@@ -21,13 +21,15 @@ PUBLIC = ("reading", "rehearsal", "training")
 class Whole:
     """Parts of a run, in order, with the seconds ``expected`` of each by PUBLIC facts.
 
-    All parts before the present one are done, also those that an earlier process did. ``part``: the
-    present one, ``since`` when. No time of a part over private rows counts for another part.
+    All parts before the present one are done, also those that an earlier process did, and those
+    that ended within it. ``part``: the present one, ``since`` when. No time of a part over private
+    rows counts for another part.
     """
 
     def __init__(self, expected: Mapping[str, float]) -> None:
         self.expected, self.part, self.since = dict(expected), "", 0.0
         self.took = dict[str, float]()  # seconds of the last part of each kind
+        self.ended = set[str]()
         self.most = 0.0
 
     def _of(self, part: str) -> float:
@@ -38,9 +40,11 @@ class Whole:
         """(share done, which never falls by itself; seconds left), if the task wants so many."""
         parts = [*self.expected]
         place = parts.index(self.part) if self.part in parts else 0
-        done, later = map(self._of, parts[:place]), map(self._of, parts[place + 1 :])
+        later = [part for part in parts[place + 1 :] if part not in self.ended]
+        done = [part for part in parts if part not in (parts[place], *later)]
         here = now - self.since if self.part in parts else 0.0
-        left = max(self._of(parts[place]) - here, task_left) + sum(later)
-        spent = sum(done) + here
+        left = max(self._of(parts[place]) - here, task_left)
+        left += sum(map(self._of, later))
+        spent = sum(map(self._of, done)) + here
         self.most = max(self.most, spent / max(spent + left, 1e-9))
         return self.most, left

@@ -16,8 +16,8 @@ from .tuning import AROUND, ASKING, RANGE, READING, REPORT, REST, STEP, TRIED, V
 def guessed(
     rounds: Sequence[int], rehearsal: float, embedding: float = 5.0, training: float = 15.0
 ) -> dict[str, float]:
-    """Seconds of each part, in order."""
-    each = {"embedding": embedding, "asking": ASKING, "training": training}
+    """Seconds of each part, in the order in which they begin: a round embeds while it asks."""
+    each = {"asking": ASKING, "embedding": embedding, "training": training}
     asked = {f"round {n}: {part}": seconds for n in rounds for part, seconds in each.items()}
     return {"rehearsal": rehearsal, "reading": READING, **asked, "report": REPORT}
 

@@ -107,6 +107,22 @@ def test_a_run_is_one_bar_over_all_its_parts(console: Console, clock) -> None:
     assert console._bar is None
 
 
+def test_a_part_within_another_is_done_when_it_ended(clock) -> None:
+    console, seen = Console(json=True), []
+    with console.whole({"asking": 2.0, "embedding": 60.0, "training": 38.0}):
+        with console.timed("asking"):
+            seen.append(console._whole.reached(clock[0], 0.0))
+            with console.timed("embedding"):
+                clock[0] += 30.0
+                seen.append(console._whole.reached(clock[0], 0.0))
+                clock[0] += 30.0
+            clock[0] += 1.0
+            seen.append(console._whole.reached(clock[0], 0.0))
+        with console.timed("training"):
+            seen.append(console._whole.reached(clock[0], 0.0))
+    assert seen == [(0.0, 100.0), (0.32, 68.0), (0.61, 39.0), (0.62, 38.0)]
+
+
 def test_how_long_private_rows_take_tells_nothing_of_other_parts(clock) -> None:
     expected = {f"round {n}: {part}": 10.0 for n in (1, 2) for part in ("embedding", "asking")}
     left = []

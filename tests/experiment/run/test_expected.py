@@ -23,7 +23,7 @@ def parts(monkeypatch, rounds=(1, 2)) -> dict[str, float]:
 
 def test_parts_come_in_the_order_of_a_run(folder, monkeypatch) -> None:
     tiny.write()
-    rounds = [f"round {n}: {part}" for n in (3, 4) for part in ("embedding", "asking", "training")]
+    rounds = [f"round {n}: {part}" for n in (3, 4) for part in ("asking", "embedding", "training")]
     assert [*parts(monkeypatch, (3, 4))] == ["rehearsal", "reading", *rounds, "report"]
     assert [*guessed((3, 4), 9.0)] == [*parts(monkeypatch, (3, 4))]
 
