@@ -18,7 +18,8 @@ import torch
 
 from ...student.asking.features import digest
 from ...student.batches import Lesson, Pool
-from ...student.measures import measures
+from ...student.measures import means
+from ...student.scores import measured
 from ...student.several_devices import parallel, require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
@@ -262,7 +263,7 @@ def _answered(config: Config, bench: Bench, cell: str) -> dict[str, Any]:
         "accuracy": summary.test_accuracy,
         "label_errors": kept.label_errors,
         "errors": summary.test_errors,
-        "measures": kept.measures and kept.measures.means(),
+        **means(vars(kept)),
     }
 
 
@@ -292,11 +293,11 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
     weights = train(student, lesson, run_dir=folder / "student", seed=config.seed)
     said = outputs(pool.spec(student.backbone, weights), tests)
     score = space.score(space.predict(said), public.test_labels)
-    measured = measures(space, space.probabilities(said), public.test_labels)
+    told = means(measured(bench.task, public, space.probabilities(said)))
     return {
         "epsilon": None,
         "labels": len(labels) if reference == "true_labels" else None,
         "label_accuracy": None if score["accuracy"] is None else 1.0,
         **score,
-        "measures": measured and measured.means(),
+        **told,
     }

@@ -14,7 +14,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -304,11 +304,19 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
             rule = f"rows with a known label in the column {config.label}"
             raise InvalidInput(name, rule, f"{unknown[0]}" if len(unknown) else "no rows")
         labels.append(truth if known.any() else None)
+    groups = None
+    if config.group:  # the last split has the test rows, or is what they are held out of
+        require_known("data.group", [config.group], table.columns, f"a column of {name}")
+        groups = texts(table.columns[config.group])
     if len(inputs) == 1:
-        return PublicData.untested(space, inputs[0], labels[0])
+        return replace(PublicData.untested(space, inputs[0], labels[0]), groups=groups)
     assert labels[1] is not None
     return PublicData(
-        inputs=inputs[0], labels=labels[0], test_inputs=inputs[1], test_labels=labels[1]
+        inputs=inputs[0],
+        labels=labels[0],
+        test_inputs=inputs[1],
+        test_labels=labels[1],
+        test_groups=groups,
     )
 
 
