@@ -141,7 +141,7 @@ def events(
     return [*reversed(rows)]
 
 
-def charged_by_day(connection: sa.Connection, since: int) -> list[sa.Row[Any]]:
+def charged_by_day(connection: sa.Connection, since: int) -> list[tuple[int, str, int]]:
     """(day, caller, new queries) of each day that begins at ``since`` or later. Private.
 
     Days are those of UTC, counted from 1970; ``since`` is in seconds.
@@ -151,4 +151,4 @@ def charged_by_day(connection: sa.Connection, since: int) -> list[sa.Row[Any]]:
     chosen = sa.select(day, event_times.c.caller, total).group_by(day, event_times.c.caller)
     kind = event_times.c.kind == CHARGED
     rows = connection.execute(chosen.where(kind, event_times.c.time >= since))
-    return [*rows.all()]
+    return [(int(at), str(caller), int(queries)) for at, caller, queries in rows]

@@ -205,7 +205,7 @@ def _history(services: list[Service]) -> dict[str, Counter[str]]:
     read = partial(ledger_tables.charged_by_day, since=(int(time.time()) // day - DAYS + 1) * day)
     for each in services:
         for at, caller, queries in each.ledger.in_custody(read):
-            found[at][caller] += int(queries)
+            found[at][caller] += queries
     dates = {at: datetime.fromtimestamp(at * day, UTC).date().isoformat() for at in found}
     return {dates[at]: found[at] for at in sorted(found, reverse=True) if found[at].total()}
 

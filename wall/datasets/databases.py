@@ -102,7 +102,7 @@ def queried(field: str, path: Path) -> dict[str, np.ndarray]:
     with extra("postgresql", "queries of PostgreSQL"):
         import psycopg
     try:
-        server = psycopg.conninfo.conninfo_to_dict(form["server"])
+        server: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(form["server"])
         if "password" in server:
             rule = "without a password, which belongs into ~/.pgpass or PGPASSWORD"
             raise InvalidInput(field, rule, "one")

@@ -47,7 +47,7 @@ def test_what_happened_when(tmp_path, place, monkeypatch):
         by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
     assert by_day == {("ann", 0): 20, ("bob", 1): 7}
     expected = [(began, "ann", 20), (began + 1, "bob", 7)]
-    assert [sorted(map(tuple, rows)) for rows in by_date] == [expected, expected[1:], []]
+    assert [sorted(rows) for rows in by_date] == [expected, expected[1:], []]
     assert [(row.time, row.kind, row.size) for row in changes] == [
         (1_900_000_000 + 2 * DAY, ADDED, 3),
         (1_900_000_000 + 3 * DAY, REMOVED, 2),
