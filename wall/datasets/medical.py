@@ -54,6 +54,7 @@ def _frame(path: Path, most: int) -> Image.Image:
     if about.Rows * about.Columns > most:
         raise ValueError("too many pixels")
     stored = pixel_array(path, index=frames // 2)
+    _of_frame(about, frames // 2)
     if stored.ndim == 3:
         return Image.fromarray(_upright(stored, about))  # RGB of 8 bits, or a TypeError
     inverted = about.PhotometricInterpretation == "MONOCHROME1"
@@ -72,6 +73,15 @@ def _frame(path: Path, most: int) -> Image.Image:
         ends = apply_modality_lut(np.array([first, first + (1 << bits) - 1]), about)
         greys = float(ends.sum()) - greys
     return Image.fromarray(greys.astype(np.float32))
+
+
+def _of_frame(about: Any, frame: int) -> None:
+    """Let ``about`` say what a file's functional groups say of a frame (PS3.3, C.7.6.16)."""
+    of = {"SharedFunctionalGroupsSequence": 0, "PerFrameFunctionalGroupsSequence": frame}
+    for name, at in of.items():
+        for macro in (about.get(name) or ())[at : at + 1]:
+            for part in macro:
+                about.update(part.value[0] if part.VR == "SQ" and part.value else {})
 
 
 def _upright(plane: np.ndarray, about: Any) -> np.ndarray:

@@ -134,6 +134,32 @@ def test_colours_are_turned_and_odd_orientations_are_not(tmp_path: Path) -> None
         assert shown(path, channels=3).shape == plain.shape
 
 
+def part(**tags: Any) -> Dataset:
+    made = Dataset()
+    for name, value in tags.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_functional_groups_say_what_is_black_and_how_the_patient_lies(tmp_path: Path) -> None:
+    frames = np.stack([RAMP, RAMP + 1, RAMP + 2, RAMP + 3])
+    about = {"WindowCenter": 300, "WindowWidth": 401, "RescaleSlope": 2, "RescaleIntercept": -400}
+    plain = shown(write_dicom(tmp_path / "a.dcm", frames, **about))
+    scale = part(RescaleSlope=2, RescaleIntercept=-400)
+    way = part(ImageOrientationPatient=cosines("R", "A"))
+    shared = part(PixelValueTransformationSequence=[scale], PlaneOrientationSequence=[way])
+    windows = [part(WindowCenter=c, WindowWidth=401) for c in (0, 1, 300, 3)]
+    each = [part(FrameVOILUTSequence=[window]) for window in windows]
+    groups = {"SharedFunctionalGroupsSequence": [shared], "PerFrameFunctionalGroupsSequence": each}
+    found = shown(write_dicom(tmp_path / "b.dcm", frames, **groups))
+    assert len({*plain.ravel()}) > 5
+    assert (found == plain[::-1, ::-1]).all()
+    groups["PerFrameFunctionalGroupsSequence"] = each[:1]  # fewer than frames: no window
+    few = shown(write_dicom(tmp_path / "c.dcm", frames, **groups), white=1000)
+    expected = np.clip(2.0 * frames[2] - 400, 0, None)[::-1, ::-1] / 1000 * 255
+    np.testing.assert_allclose(few, expected, atol=1)
+
+
 def test_files_of_scanners(tmp_path: Path) -> None:
     """pydicom's: 15 frames of a dose without a window, and a slice of a head with one."""
     dose = Path(str(get_testdata_file("rtdose.dcm", download=False)))
