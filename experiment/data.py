@@ -51,8 +51,8 @@ class Data(ShowsFacts):
       [n], which are numbers from 0 on, or texts that ``classes``, the test split or the public
       rows name; public rows may be given without labels, or some of them without (None, -1);
     - lists or arrays of texts: (texts, labels), in the same way;
-    - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
-      (rows, labels).
+    - data frames of pandas or polars, or tables of Arrow or ``datasets``: one with a column of
+      labels, or (rows, labels).
 
     ``private`` is None where others have these rows (``fit``'s ``teachers``).
 
@@ -231,7 +231,7 @@ class Data(ShowsFacts):
         """What the public labels in memory are: int, float, bool or str; empty where none is."""
         rows, labels = _pair(self.public if self.test is None else self.test)
         if labels is None and is_frame(rows) and self.label in getattr(rows, "column_names", rows):
-            labels = rows[self.label]
+            labels = as_array(rows[self.label])
         there = [cell for cell in (() if labels is None else labels) if cell_text(cell) is not None]
         kinds = {"i": "int", "u": "int", "f": "float", "b": "bool", "U": "str", "T": "str"}
         return kinds.get(np.asarray(there or [None]).dtype.kind, "")

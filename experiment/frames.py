@@ -21,12 +21,14 @@ EXACT = 2**53  # whole numbers beyond it are rounded, as pandas does where one o
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether rows have named columns: pandas, polars, ``datasets``."""
+    """Whether rows have named columns: pandas, polars, Arrow, ``datasets``."""
     return hasattr(rows, "columns") or hasattr(rows, "column_names")
 
 
 def as_array(values: Any) -> Any:
-    """A tensor of torch as an array; all else as it is."""
+    """A tensor of torch as an array, and a column of Arrow as a list; all else as it is."""
+    if hasattr(values, "to_pylist") and not is_frame(values):
+        return values.to_pylist()
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 

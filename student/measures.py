@@ -3,8 +3,9 @@
 They are of public test rows, or of rows that a user brings, so nothing is charged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -108,6 +109,13 @@ def measures(
         bins=_reliability(space.certainty(probabilities), right),
         names=by_name,
     )
+
+
+def means(found: Mapping[str, Any]) -> dict[str, Any]:
+    """MEANS of what is ``found``: of all rows (``measures``), and of ``groups`` by name."""
+    all_rows, groups = found["measures"], found["groups"]
+    by_name = {name: group.means() for name, group in groups.items()}
+    return {"measures": all_rows and all_rows.means(), "groups": by_name}
 
 
 def by_group(

@@ -65,6 +65,7 @@ class StudentScore:
     calibration_error: float | None  # expected calibration error, a share in 0..1
     test_sha256: str  # of the test rows and their labels
     measures: Measures | None = None  # of medicine and of imbalance; None for values
+    groups: dict[str, Measures] = field(default_factory=dict)  # those of named groups of test rows
 
 
 @dataclass(frozen=True, kw_only=True)

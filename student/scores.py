@@ -1,12 +1,15 @@
 """How good a round's labels and its student are."""
 
+from typing import Any
+
 import numpy as np
 
+from ..wall.datasets.data_config import PublicData, Task
 from ..wall.labels import Score, has_truth
 from ..wall.messages import ABSTAINED
 from .asking.features import digest
 from .asking.public_rows import PublicRows
-from .measures import calibration_error, measures
+from .measures import by_group, calibration_error, measures
 from .results import StudentScore
 
 
@@ -24,13 +27,22 @@ def student_score(public: PublicRows, outputs: np.ndarray) -> StudentScore:
         confusion=space.confusion(truth, predicted).tolist(),
         calibration_error=calibration_error(certainty, right),
         test_sha256=digest_of_tests(public),
-        measures=measures(space, probabilities, truth),
+        **measured(public.task, public.data, probabilities),
     )
 
 
+def measured(task: Task, data: PublicData, probabilities: np.ndarray) -> dict[str, Any]:
+    """``measures`` of the test rows, and those of their ``groups`` by name."""
+    space, truth, groups = task.labels, data.test_labels, data.test_groups
+    of = {} if groups is None else by_group(space, probabilities, truth, groups)
+    return {"measures": measures(space, probabilities, truth), "groups": of}
+
+
 def digest_of_tests(public: PublicRows) -> str:
-    """SHA-256 (hex) of the test rows and their labels."""
-    return digest(public.data.test_inputs, digest(public.data.test_labels))
+    """SHA-256 (hex) of the test rows, their labels and their groups."""
+    groups = public.data.test_groups
+    more = [] if groups is None else [groups.tolist()]
+    return digest(public.data.test_inputs, digest(public.data.test_labels), *more)
 
 
 def label_score(public: PublicRows, rows: np.ndarray, labels: np.ndarray) -> Score:

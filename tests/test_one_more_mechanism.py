@@ -1,5 +1,4 @@
-"""One more mechanism: in a copy of the repository with tests/nearest_record the contract's tests
-run."""
+"""One more mechanism: with that of CONTRIBUTING.md a copy of the repository keeps the contract."""
 
 import os
 import shutil
@@ -9,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import example
 from tests.programs import REPOSITORY
 
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "runs", "__pycache__", "*.egg-info", "figures")
 IMPORT = "from .nearest_record import NearestRecord\n"
-ROOMS = {
-    "mechanism.py": "teacher/mechanisms/nearest_record.py",
-    "audit.py": "teacher/audits/nearest_record.py",
-}
 ENTRIES = {
     "teacher/ledger/auditor/mechanisms.py": """
 KINDS["nearest_record"] = Known(
@@ -43,8 +39,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository with one more mechanism."""
     root = tmp_path_factory.mktemp("copy") / "labelwall"
     shutil.copytree(REPOSITORY, root, ignore=LEFT_OUT)
-    for name, room in ROOMS.items():
-        shutil.copy(REPOSITORY / "tests" / "nearest_record" / name, root / room)
+    mechanism = example("Add a mechanism", most=40)
+    (root / "teacher" / "mechanisms" / "nearest_record.py").write_text(mechanism)
+    audit = REPOSITORY / "tests" / "nearest_record" / "audit.py"
+    shutil.copy(audit, root / "teacher" / "audits" / "nearest_record.py")
     registry = root / "teacher" / "mechanisms" / "registry.py"
     text = registry.read_text()
     place = "from .sums import"

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ...student.asking.features import PublicFeatures, first_extractor, whitened
-from ...student.measures import measures
+from ...student.measures import means
 from ...student.public_settings import PublicSide
+from ...student.scores import measured
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.baseline_settings import AnyBaseline, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
@@ -58,13 +59,12 @@ class PrivateTraining:
             model.probabilities(inputs(self.public.test_inputs)[0]),
             self.public.test_labels,
         )
-        measured = measures(self.task.labels, said, truth)
         return {
             "epsilon": round_up(model.epsilon),
             "claim": model.claim,
             **facts,
             "accuracy": float((said.argmax(axis=1) == truth).mean()),
-            "measures": measured and measured.means(),
+            **means(measured(self.task, self.public, said)),
         }
 
     def rehearsed(

@@ -193,24 +193,28 @@ def _draw(axes: "Axes", rows: Results, unit: int) -> None:
 
 
 def lines_of(results: Results, data: str) -> Results:
-    """A dict of COLUMNS for each cell, None for what it does not have.
+    """A dict of COLUMNS for each cell, and of "auroc of GROUP" and the like; None for what it does
+    not have.
 
     ``data``: a name of the rows. ``epsilon`` is what the cell's ledger certifies, or, where there
     is a ``claim``, what that says; ``refused`` is why a cell has no model.
     """
-    lines = []
+    lines, groups = [], {name: None for r in results for name in r.get("groups") or ()}
+    columns = (*COLUMNS, *(f"{measure} of {name}" for name in groups for measure in MEANS))
     for result in results:
         errors, of_labels = (result.get(name) or {} for name in ("errors", "label_errors"))
         known = {"data": data, "label_rmse": of_labels.get("rmse"), **result, **errors}
         known |= result.get("measures") or {}
-        lines.append({name: known.get(name) for name in COLUMNS})
+        for group, of in (result.get("groups") or {}).items():
+            known |= {f"{measure} of {group}": value for measure, value in of.items()}
+        lines.append({name: known.get(name) for name in columns})
     return lines
 
 
 def to_csv(lines: Results) -> str:
     """The lines as CSV, below the names of their columns."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, lines[0] if lines else COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()

@@ -1,5 +1,6 @@
 """Pictures of a report: inline SVG in the page's own colours, light or dark, without scripts."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,8 +61,9 @@ def roc(measures: Measures) -> Markup:
     is none.
     """
     known = [(name, one) for name, one in measures.names.items() if one.auroc is not None]
-    if len(measures.names) == 2 == len(known) and known[0][1].auroc == known[1][1].auroc:
-        known = known[1:]  # two classes, whose curves mirror each other
+    if len(measures.names) == 2 == len(known):
+        first, second = (one.auroc or 0.0 for _, one in known)
+        known = known[math.isclose(first, second) :]  # curves of two classes mirror each other
     known = sorted(known, key=lambda item: item[1].auroc or 0.0)[:MOST_LINES]
     steps = [at / (CURVE - 1) for at in range(CURVE)]
     lines = [

@@ -49,7 +49,7 @@ def place_of(data: DataConfig) -> Path | None:
 def identity(data: DataConfig) -> dict[str, Any]:
     """Which rows a directory answers for: links and dots in paths make no other data set."""
     settings = asdict(data)
-    del settings["download"]
+    del settings["download"], settings["group"]
     places = {name: place for name, place in {**data.places, "path": data.path}.items() if place}
     return settings | {name: str(Path(path).resolve()) for name, path in places.items()}
 

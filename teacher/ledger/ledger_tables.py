@@ -60,6 +60,7 @@ event_times = sa.Table(
     sa.Column("slot", sa.Integer),
 )
 CHARGED, ADDED, REMOVED = "charged", "added", "removed"
+DAY = 86_400  # seconds
 
 PAGE = 1000  # entries that are read together
 
@@ -138,3 +139,16 @@ def events(
         chosen = chosen.where(event_times.c.caller == caller)
     rows = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
     return [*reversed(rows)]
+
+
+def charged_by_day(connection: sa.Connection, since: int) -> list[tuple[int, str, int]]:
+    """(day, caller, new queries) of each day that begins at ``since`` or later. Private.
+
+    Days are those of UTC, counted from 1970; ``since`` is in seconds.
+    """
+    day = event_times.c.time // sa.literal_column(str(DAY))  # one expression, also to PostgreSQL
+    total = sa.func.sum(event_times.c.size)
+    chosen = sa.select(day, event_times.c.caller, total).group_by(day, event_times.c.caller)
+    kind = event_times.c.kind == CHARGED
+    rows = connection.execute(chosen.where(kind, event_times.c.time >= since))
+    return [(int(at), str(caller), int(queries)) for at, caller, queries in rows]

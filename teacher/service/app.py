@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -47,6 +47,7 @@ Log = Callable[..., None]
 UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
 MAX_CHANGES = 20  # changes of the records on the page
+DAYS = 30  # of the history of charges on the page
 FOLDER = Path(__file__).parent
 STYLE = (FOLDER / "page.css").read_text()
 DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -67,7 +68,7 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {"minute": minute, "commas": "{:,}".format}
+ENVIRONMENT.filters |= {"minute": minute, "commas": "{:,}".format, "sum_of": Counter.total}
 TEMPLATE = ENVIRONMENT.get_template("page.html")
 
 
@@ -169,6 +170,8 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
         pooled=service.pooled_epsilons(),
         spent=round_up(min(odometer(service.plan, counts), limit)) if counts else 0.0,
         callers=_callers(request.app.state.keys, [service, *own.values()]),
+        days=DAYS,
+        history=_history([service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
             lambda opened: ledger_tables.events(opened, *kinds, newest=MAX_CHANGES)
@@ -193,6 +196,18 @@ def _callers(keys: Keys, services: list[Service]) -> list[tuple[object, ...]]:
         (name, key_of.get(name), name in valid, charged[name], last.get(name))
         for name in sorted({*key_of, *charged})
     ]
+
+
+def _history(services: list[Service]) -> dict[str, Counter[str]]:
+    """New queries by day and caller over DAYS, the newest day first; only days that have some."""
+    found = defaultdict[int, Counter[str]](Counter)
+    day = ledger_tables.DAY
+    read = partial(ledger_tables.charged_by_day, since=(int(time.time()) // day - DAYS + 1) * day)
+    for each in services:
+        for at, caller, queries in each.ledger.in_custody(read):
+            found[at][caller] += queries
+    dates = {at: datetime.fromtimestamp(at * day, UTC).date().isoformat() for at in found}
+    return {dates[at]: found[at] for at in sorted(found, reverse=True) if found[at].total()}
 
 
 def ledger_figures(service: Service) -> prometheus_client.CollectorRegistry:

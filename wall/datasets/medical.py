@@ -54,11 +54,13 @@ def _frame(path: Path, most: int) -> Image.Image:
     if about.Rows * about.Columns > most:
         raise ValueError("too many pixels")
     stored = pixel_array(path, index=frames // 2)
+    _of_frame(about, frames // 2)
     if stored.ndim == 3:
-        return Image.fromarray(stored)  # RGB of 8 bits, or a TypeError
+        return Image.fromarray(_upright(stored, about))  # RGB of 8 bits, or a TypeError
     inverted = about.PhotometricInterpretation == "MONOCHROME1"
     if not inverted and about.PhotometricInterpretation != "MONOCHROME2":
         raise ValueError("no greys")
+    stored = _upright(stored, about)
     greys = np.asarray(apply_modality_lut(stored, about), dtype=np.float32)
     if "WindowCenter" in about and "WindowWidth" in about:
         shown = apply_windowing(np.append(greys, [-FAR, FAR]), about)
@@ -73,8 +75,35 @@ def _frame(path: Path, most: int) -> Image.Image:
     return Image.fromarray(greys.astype(np.float32))
 
 
+def _of_frame(about: Any, frame: int) -> None:
+    """Let ``about`` say what a file's functional groups say of a frame (PS3.3, C.7.6.16)."""
+    of = {"SharedFunctionalGroupsSequence": 0, "PerFrameFunctionalGroupsSequence": frame}
+    for name, at in of.items():
+        for macro in (about.get(name) or ())[at : at + 1]:
+            for part in macro:
+                about.update(part.value[0] if part.VR == "SQ" and part.value else {})
+
+
+def _upright(plane: np.ndarray, about: Any) -> np.ndarray:
+    """A plane [h, w, ...] as radiologists look at it, if its file says how the patient lies in it.
+
+    The patient's left is on the right; the front is above in axial planes, the head in others, and
+    the front of sagittal ones is on the left. Oblique planes are as the nearest of these.
+    """
+    cosines = np.ravel(about.get("ImageOrientationPatient") or ()).astype(float)
+    if cosines.size != 6:
+        return plane
+    right, down = cosines.reshape(2, 3)  # what a step along a row and down a column is, L, P, H
+    if abs(right).argmax() > abs(down).argmax():
+        plane, right, down = plane.swapaxes(0, 1), down, right
+    across, along = abs(right).argmax(), abs(down).argmax()
+    plane = plane[:, ::-1] if right[across] < 0 else plane
+    plane = plane[::-1] if (down[along] > 0) == (along == 2) else plane
+    return np.ascontiguousarray(plane)
+
+
 def _axial(path: Path, most: int) -> Image.Image:
-    """A slice from the front (above) to the back, of the first volume."""
+    """A slice of the first volume, as ``_upright`` turns planes."""
     import nibabel
 
     volume: Any = nibabel.load(path)
@@ -88,4 +117,4 @@ def _axial(path: Path, most: int) -> Image.Image:
         raise ValueError("too many pixels")
     upright: Any = nibabel.as_closest_canonical(volume.slicer[tuple(part)])
     plane = upright.get_fdata(dtype=np.float32)
-    return Image.fromarray(plane.reshape(plane.shape[:2]).T[::-1].copy())
+    return Image.fromarray(plane.reshape(plane.shape[:2]).T[::-1, ::-1].copy())

@@ -5,7 +5,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -276,7 +276,11 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         attributes = config.labels == "attributes"
         place = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
         raise InvalidInput("data.test", f"images {place} only", f"another one in {config.test}")
-    return PublicData(inputs=inputs, labels=known, test_inputs=test_inputs, test_labels=test_labels)
+    data = PublicData(inputs=inputs, labels=known, test_inputs=test_inputs, test_labels=test_labels)
+    if not config.group:
+        return data
+    groups = persons_of("data.test", root, paths, config.group, space)
+    return replace(data, test_groups=np.array(groups, dtype=object))
 
 
 def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -> np.ndarray:

@@ -323,6 +323,7 @@ def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> Pub
         test_inputs=public.inputs[test],
         test_labels=labels[test],
         held_out=True,
+        test_groups=None if public.groups is None else public.groups[test],
     )
 
 

@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV, parquet, DuckDB, a folder that `datasets` saved, or a folder of texts.
+"""Tables of one's own: CSV, parquet, databases, a folder that `datasets` saved, or one of texts.
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
@@ -14,7 +14,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,8 @@ from .data_config import (
     Task,
     no_names,
 )
+from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
-from .databases import stored_table
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ SEPARATORS = ",;\t|"
 BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
-TYPED = (".parquet", ".pq", DUCKDB)
+TYPED = (".parquet", ".pq", DUCKDB, QUERY)
 TEXT = (".csv", ".tsv", ".txt")
 SAVED = "state.json"  # in a folder that `datasets` saved
 FILES = "text"  # the column with the content of a folder's texts
@@ -82,6 +82,9 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     if not file.is_file() and not file.is_dir():  # a pipe would be waited for
         text = f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
         raise MissingData(text)
+    if file.is_file() and file.suffix.lower() == QUERY:
+        cells = queried(field, file)
+        return TableFile(cells, np.arange(len(cells[ID])))
     if (file / SAVED).is_file() or file.suffix.lower() in TYPED:
         return _arrow(field, file)
     if file.is_dir():
@@ -301,11 +304,19 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
             rule = f"rows with a known label in the column {config.label}"
             raise InvalidInput(name, rule, f"{unknown[0]}" if len(unknown) else "no rows")
         labels.append(truth if known.any() else None)
+    groups = None
+    if config.group:  # the last split has the test rows, or is what they are held out of
+        require_known("data.group", [config.group], table.columns, f"a column of {name}")
+        groups = texts(table.columns[config.group])
     if len(inputs) == 1:
-        return PublicData.untested(space, inputs[0], labels[0])
+        return replace(PublicData.untested(space, inputs[0], labels[0]), groups=groups)
     assert labels[1] is not None
     return PublicData(
-        inputs=inputs[0], labels=labels[0], test_inputs=inputs[1], test_labels=labels[1]
+        inputs=inputs[0],
+        labels=labels[0],
+        test_inputs=inputs[1],
+        test_labels=labels[1],
+        test_groups=groups,
     )
 
 

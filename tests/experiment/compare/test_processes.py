@@ -1,6 +1,7 @@
 """Cells in processes of their own are those of one process, and end with the command."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import parse_cells
-from labelwall.experiment.compare.run_cells import run_cells
+from labelwall.experiment.compare import run_cells
 from labelwall.wall.console import Console
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error
@@ -34,7 +35,9 @@ class Seeded(SeededNoise):
 def compared(out: str, processes: int) -> list[dict]:
     cells, _ = parse_cells([*COMMAND[1:], "--seeds", "0"])
     console = Console(quiet=True)
-    _, lines = run_cells(cells, Path(out), entropy=Seeded(3), console=console, processes=processes)
+    _, lines = run_cells.run_cells(
+        cells, Path(out), entropy=Seeded(3), console=console, processes=processes
+    )
     return [{**line, "cpu_seconds": None} for line in lines]
 
 
@@ -45,6 +48,21 @@ def test_two_processes_find_what_one_does() -> None:
     assert len(one) == 3
     ledgers = [Path(f"by{count}.custodian/reverse_knn/epsilon_50/seed_0") for count in (1, 2)]
     assert all((ledger / "ledger.sqlite").exists() for ledger in ledgers)
+
+
+def test_fewer_cells_run_at_a_time_where_memory_is_short(tmp_path, monkeypatch, capsys) -> None:
+    Path("compare.yaml").write_text(CONFIG.split("  - name: reverse kNN")[0] + REFERENCE)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    file = tmp_path / "meminfo"
+    monkeypatch.setattr(run_cells, "MEMORY", file)
+    for free, expected in [(used, 1), (7 * used, 3), (99 * used, 8)]:
+        file.write_text(f"MemTotal: {10**9} kB\nMemAvailable: {free} kB\n")
+        assert run_cells._fitting(8) == expected
+    file.write_text(f"MemAvailable: {used} kB\n")
+    assert pipeline.main([*COMMAND, "--processes", "2"]) == 0
+    assert "memory allows 1 of 2 cells at a time" in capsys.readouterr().err
+    file.unlink()
+    assert run_cells._fitting(8) == 8
 
 
 def test_an_error_in_a_process_is_the_commands(capsys) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from labelwall.teacher.ledger import ledger_tables
-from labelwall.teacher.ledger.ledger_tables import ADDED, CHARGED, REMOVED, events
+from labelwall.teacher.ledger.ledger_tables import ADDED, CHARGED, REMOVED, charged_by_day, events
 from labelwall.wall.messages import Queries
 from tests.ledgers import parsed
 from tests.teacher.service import tiny
@@ -35,12 +35,19 @@ def test_what_happened_when(tmp_path, place, monkeypatch):
         teacher.remove(np.array([3, 500]))
         charged = ledger.in_custody(lambda connection: events(connection, CHARGED))
         changes = ledger.in_custody(lambda opened: events(opened, ADDED, REMOVED))
+        began = 1_900_000_000 // DAY
+        by_date = [
+            ledger.in_custody(lambda opened, at=at: charged_by_day(opened, (began + at) * DAY))
+            for at in (0, 1, 2)
+        ]
         told = [made.call(*each).json() for each in product(("ann", "carol"), TOLD)]
         ann.export(tmp_path / "copy.sqlite")
     by_day: Counter[tuple[str, int]] = Counter()
     for moment in charged:
         by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
     assert by_day == {("ann", 0): 20, ("bob", 1): 7}
+    expected = [(began, "ann", 20), (began + 1, "bob", 7)]
+    assert [sorted(rows) for rows in by_date] == [expected, expected[1:], []]
     assert [(row.time, row.kind, row.size) for row in changes] == [
         (1_900_000_000 + 2 * DAY, ADDED, 3),
         (1_900_000_000 + 3 * DAY, REMOVED, 2),

@@ -1,13 +1,17 @@
 """The custodian's page: access, no scripts, agreement with the ledger and with receipts."""
 
 import re
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger import ledger_tables
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.messages import Queries
 from tests.teacher.service import tiny
@@ -77,6 +81,25 @@ def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(shown):
     for done, at_work in ((26, "embedding: 26 of 100"), (100, "nothing")):
         service.queue.progress("embedding", done, 100)
         assert f"at work (PRIVATE) {at_work}" in tiny.text_of(shown.browse())
+
+
+def test_charges_stand_by_day_and_caller(shown):
+    text = tiny.text_of(shown.browse())
+    days = r"\d{4}-\d\d-\d\d ann 80, bob 10 90 The last 30 days"  # of receipts: 20 + 60, and 10
+    assert re.search(f"New queries by day {days}", text)
+    now, day = time.time(), ledger_tables.DAY
+    dates = [datetime.fromtimestamp(now - ago * day, UTC).date().isoformat() for ago in (0, 2, 40)]
+
+    def other_days(connection: sa.Connection) -> None:
+        for ago, caller, size in ((2, "ann", 7), (2, "carol", 1000), (2, "ann", 5), (40, "bob", 9)):
+            row = {"time": int(now) - ago * day, "kind": ledger_tables.CHARGED, "size": size}
+            connection.execute(ledger_tables.event_times.insert(), row | {"caller": caller})
+
+    shown.service.ledger.in_custody(other_days)
+    text = tiny.text_of(shown.browse())
+    assert f"{dates[1]} carol 1,000, ann 12 1,012" in text
+    assert f"{dates[0]} ann 80, bob 10 90 {dates[1]}" in text
+    assert dates[2] not in text
 
 
 def test_names_are_text_and_a_revoked_key_ends_at_once(made):

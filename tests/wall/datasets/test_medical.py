@@ -7,6 +7,8 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom import dcmread
+from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, RLELossless, SecondaryCaptureImageStorage
 
@@ -85,10 +87,108 @@ def test_the_middle_frame_and_colours(tmp_path: Path) -> None:
     assert (shown(write_dicom(tmp_path / "b.dcm", colours), channels=3) == [9, 99, 199]).all()
 
 
+BODY = np.arange(8**3, dtype=np.int16).reshape(8, 8, 8)  # by left, back and head (L, P, H)
+# What radiologists see from the left to the right, and from above to below
+PLANES = {"axial": ("L", "P"), "coronal": ("L", "F"), "sagittal": ("P", "F")}
+AXES = {"L": 0, "R": 0, "P": 1, "A": 1, "H": 2, "F": 2}
+
+
+def cut(right: str, down: str) -> np.ndarray:
+    """The plane of BODY at 3 whose rows go one way, and whose columns another."""
+    (fixed,) = {0, 1, 2} - {AXES[right], AXES[down]}
+    plane = BODY.take(3, fixed)
+    plane = plane.T if AXES[down] > AXES[right] else plane  # [down, right]
+    plane = plane[:, ::-1] if right in "RAF" else plane
+    return plane[::-1] if down in "RAF" else plane
+
+
+def cosines(right: str, down: str, tilt: float = 0.0) -> list[float]:
+    steps = np.zeros((2, 3)) + tilt
+    for step, way in zip(steps, (right, down), strict=True):
+        step[AXES[way]] = -1 if way in "RAF" else 1
+    return steps.ravel().tolist()
+
+
+@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("tilt", [0.0, 0.3])
+def test_a_plane_of_a_patient_is_shown_as_radiologists_see_it(tmp_path, name, tilt) -> None:
+    expected = shown(write_dicom(tmp_path / "a.dcm", cut(*PLANES[name])), white=600)
+    axes = {AXES[way] for way in PLANES[name]}
+    ways = [way for way in AXES if AXES[way] in axes]
+    pairs = [(a, b) for a in ways for b in ways if AXES[a] != AXES[b]]
+    assert len(pairs) == 8
+    for right, down in pairs:
+        about = {"ImageOrientationPatient": cosines(right, down, tilt)}
+        path = write_dicom(tmp_path / "b.dcm", cut(right, down), **about)
+        assert (shown(path, white=600) == expected).all(), (right, down)
+
+
+def test_colours_are_turned_and_odd_orientations_are_not(tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+    plain = shown(write_dicom(tmp_path / "a.dcm", colours), channels=3)
+    turned = {"ImageOrientationPatient": cosines("R", "A")}
+    found = shown(write_dicom(tmp_path / "b.dcm", colours, **turned), channels=3)
+    assert (found == plain[::-1, ::-1]).all()
+    for odd in (None, [1, 0, 0], [0.0] * 6):
+        path = write_dicom(tmp_path / "c.dcm", colours, ImageOrientationPatient=odd)
+        assert shown(path, channels=3).shape == plain.shape
+
+
+def part(**tags: Any) -> Dataset:
+    made = Dataset()
+    for name, value in tags.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_functional_groups_say_what_is_black_and_how_the_patient_lies(tmp_path: Path) -> None:
+    frames = np.stack([RAMP, RAMP + 1, RAMP + 2, RAMP + 3])
+    about = {"WindowCenter": 300, "WindowWidth": 401, "RescaleSlope": 2, "RescaleIntercept": -400}
+    plain = shown(write_dicom(tmp_path / "a.dcm", frames, **about))
+    scale = part(RescaleSlope=2, RescaleIntercept=-400)
+    way = part(ImageOrientationPatient=cosines("R", "A"))
+    shared = part(PixelValueTransformationSequence=[scale], PlaneOrientationSequence=[way])
+    windows = [part(WindowCenter=c, WindowWidth=401) for c in (0, 1, 300, 3)]
+    each = [part(FrameVOILUTSequence=[window]) for window in windows]
+    groups = {"SharedFunctionalGroupsSequence": [shared], "PerFrameFunctionalGroupsSequence": each}
+    found = shown(write_dicom(tmp_path / "b.dcm", frames, **groups))
+    assert len({*plain.ravel()}) > 5
+    assert (found == plain[::-1, ::-1]).all()
+    groups["PerFrameFunctionalGroupsSequence"] = each[:1]  # fewer than frames: no window
+    few = shown(write_dicom(tmp_path / "c.dcm", frames, **groups), white=1000)
+    expected = np.clip(2.0 * frames[2] - 400, 0, None)[::-1, ::-1] / 1000 * 255
+    np.testing.assert_allclose(few, expected, atol=1)
+
+
+def test_files_of_scanners(tmp_path: Path) -> None:
+    """pydicom's: 15 frames of a dose without a window, and a slice of a head with one."""
+    dose = Path(str(get_testdata_file("rtdose.dcm", download=False)))
+    stored = dcmread(dose).pixel_array
+    assert stored.shape == (15, 10, 10)
+    middle = decode(dose, (10, 10), 1, float(stored.max()))
+    assert middle is not None
+    np.testing.assert_allclose(middle[..., 0], stored[7] / stored.max() * 255, atol=1)
+
+    head = Path(str(get_testdata_file("MR_small.dcm", download=False)))
+    file = dcmread(head)
+    assert (file.WindowCenter, file.WindowWidth) == (600, 1600)
+    pixels = decode(head, (64, 64), 1, None)
+    assert pixels is not None
+    part = np.clip((file.pixel_array - 599.5) / 1599 + 0.5, 0, 1)  # C.11.2.1.2.1
+    np.testing.assert_allclose(pixels[..., 0], part * 255, atol=0.51)
+    for turned in (cosines("R", "A"), cosines("P", "L")):
+        file.ImageOrientationPatient = turned
+        file.save_as(tmp_path / "a.dcm")
+        other = decode(tmp_path / "a.dcm", (64, 64), 1, None)
+        assert other is not None
+        kept = other[::-1, ::-1] if turned[0] else other.swapaxes(0, 1)
+        assert (kept == pixels).all()
+
+
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
 @pytest.mark.parametrize("codes", ["RAS", "LPS", "SAR", "AIL"])
 def test_the_middle_axial_slice_upright(tmp_path: Path, ending: str, codes: str) -> None:
-    """However the voxels are stored, x goes to the right, and the front (y) is above."""
+    """However the voxels are stored, the right (x) is on the left, and the front (y) is above."""
     volume = np.zeros((8, 8, 5), dtype=np.float32)
     volume[..., 2] = np.arange(8)[:, None] * 10 + np.arange(8)  # 10 x + y
     volume[..., 3] = 999
@@ -96,7 +196,7 @@ def test_the_middle_axial_slice_upright(tmp_path: Path, ending: str, codes: str)
     turned = nibabel.orientations.ornt_transform(ornt, nibabel.orientations.axcodes2ornt(codes))
     image = nibabel.Nifti1Image(volume, np.diag([2.0, 2.0, 3.0, 1.0])).as_reoriented(turned)
     nibabel.save(image, tmp_path / f"a{ending}")
-    expected = np.arange(8) * 10 + np.arange(8)[::-1, None]
+    expected = np.arange(8)[::-1] * 10 + np.arange(8)[::-1, None]
     np.testing.assert_allclose(shown(tmp_path / f"a{ending}", white=255), expected, atol=1)
 
 

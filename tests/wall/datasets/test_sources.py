@@ -9,11 +9,14 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from labelwall.teacher.records.private_records import open_records
-from labelwall.wall.datasets.data_config import SOURCES, DataConfig, Labels
+from labelwall.wall.datasets import sources
+from labelwall.wall.datasets.data_config import SOURCES, DataConfig, Labels, SourceFacts
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.errors import InvalidInput
+from tests.pages import example
 from tests.wall.datasets.small import write_arrays, write_tables
 
 REPOSITORY = Path(__file__).parents[3]
@@ -165,3 +168,23 @@ def test_only_the_teachers_records_ask_for_private_rows():
     ):
         assert private_uses(code)
         assert not private_uses(code.replace("private", "public").replace("_one_side", "side"))
+
+
+def test_the_data_set_of_the_page_has_splits_without_a_common_row(monkeypatch) -> None:
+    for registry in (SOURCES, PUBLISHED):
+        monkeypatch.setitem(registry, "digits", None)  # which is taken away afterwards
+    code = example("Add a data set", most=40)
+    exec(code, {**vars(sources), "SOURCES": SOURCES, "SourceFacts": SourceFacts})
+    monkeypatch.setitem(sources._READERS, "digits", PUBLISHED["digits"])
+    config = DataConfig("digits")
+    task, public = describe(config), read_public(config)
+    records = open_records(config, task)
+    counts = len(records.labels), len(public.inputs), len(public.test_inputs)
+    assert counts == (SOURCES["digits"].private_records, 500, 297)
+    assert records.inputs.max() == 255
+    rows = np.concatenate([records.inputs, public.inputs, public.test_inputs])
+    truth = np.concatenate([records.labels, public.labels, public.test_labels])
+    images, labels = load_digits(return_X_y=True)
+    greys = (images * 15.9375).astype(np.uint8)
+    written = sorted(zip(rows.reshape(-1, 64).tolist(), truth.tolist(), strict=True))
+    assert written == sorted(zip(greys.tolist(), labels.tolist(), strict=True))
