@@ -30,6 +30,7 @@ from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
 from .linear.stored import stored_probabilities
 from .linear.virtual_rows import virtual_rows
+from .public_settings import FEW_PUBLIC
 from .results import Estimate, RoundResult, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
@@ -46,10 +47,6 @@ from .train import (
     with_head,
 )
 
-# Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
-# with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
-# 0.8 and 2.6 at epsilon 1, by -0.4 and 1.0 at 0.25.
-FEW_PUBLIC = 400
 VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
 # Of the mean probability of its labels, that a pretrained student may lose against the classifier's
 MOST_LOST = 0.1
@@ -158,7 +155,9 @@ def learn(
         learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:
             return learned
-    console.say(f"round {planned.number}: its released classifier is taken for the student")
+    few = len(public.data.inputs) < FEW_PUBLIC
+    why = f", as fewer than {FEW_PUBLIC} public rows teach a network less" if few else ""
+    console.say(f"round {planned.number}: its released classifier is taken for the student{why}")
     labels, _ = released(folder, planned.number, len(public.data.inputs))
     folder.save_student(planned.number, network, labels)
     if public.data.test_inputs.ndim == 4 and not tuned:  # whose features are known
