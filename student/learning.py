@@ -151,12 +151,12 @@ def learn(
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
-    if network is None or not (smoothed or _foreign_or_few(public, asked, estimated)):
+    few = len(public.data.inputs) < (fewest := _fewest(public, asked))
+    if network is None or not (smoothed or few or _foreign(public, estimated)):
         learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:
             return learned
-    few = len(public.data.inputs) < FEW_PUBLIC
-    why = f", as fewer than {FEW_PUBLIC} public rows teach a network less" if few else ""
+    why = f", as fewer than {fewest:,} public rows teach less than it knows" if few else ""
     console.say(f"round {planned.number}: its released classifier is taken for the student{why}")
     labels, _ = released(folder, planned.number, len(public.data.inputs))
     folder.save_student(planned.number, network, labels)
@@ -187,15 +187,16 @@ def _released_network(
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
-def _foreign_or_few(public: PublicRows, asked: Asked, earlier: Sequence[Estimate | None]) -> bool:
-    """Whether public rows teach a student less than the released classifier knows.
-
-    Drawn ones do.
-    """
+def _fewest(public: PublicRows, asked: Asked) -> int:
+    """Public rows that teach a student what the released classifier knows."""
     linear = public.settings.student.backbone == LINEAR
-    fewest = max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
-    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
-    return public.settings.data.draws or foreign or len(public.data.inputs) < fewest
+    return max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
+
+
+def _foreign(public: PublicRows, earlier: Sequence[Estimate | None]) -> bool:
+    """Whether public rows teach less than that, however many there are. Drawn ones do."""
+    drawn = public.settings.data.draws
+    return drawn or any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
 
 
 def _train(

@@ -134,7 +134,7 @@ def test_few_public_rows_leave_the_released_classifier(
     """Fewer than the limit; there are 40."""
     monkeypatch.setattr(training, "FEW_PUBLIC", least)
     assert pipeline.main([*checks.RUN[:-1], f"--student.backbone={backbone}"]) == 0
-    why = f"taken for the student, as fewer than {least} public rows teach a network less"
+    why = f"taken for the student, as fewer than {least} public rows teach less than it knows"
     assert (why in capsys.readouterr().err) is not taught
     assert not checks.summary()["rounds"][0]["estimate"]["why"].startswith("no shares")
     assert (load("out/student.safetensors").info.backbone == "released/linear") is not taught
