@@ -14,6 +14,7 @@ import pytest
 
 import labelwall as lw
 from labelwall import pipeline
+from labelwall.wall.errors import InvalidInput
 from tests.experiment.checks import check_one_error, named, summary
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
@@ -154,6 +155,8 @@ def right(name: str, capsys) -> float:
     left = {path.name for path in Path(folder).rglob("*.*") if "board" not in path.parts}
     assert not {name for name in left if f"{re.sub('_[0-9]+', '_K', name)}`" not in LEFT}
     model, accuracy = lw.load(folder), summary(folder)["test_accuracy"]
+    with pytest.raises(InvalidInput, match="a data frame, or a table's path, with the columns"):
+        model.predict([[1.0, "2020-01-01", "fixe", 3.0]])
     predicted = model.predict("test.csv")
     assert (predicted == tests["status"]).mean() == pytest.approx(accuracy)
     assert (
