@@ -13,9 +13,10 @@
 
 import html
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,11 +27,13 @@ from ..wall.console import Console
 from ..wall.errors import InvalidInput, MissingData
 from ..wall.files import ROWS, write_file
 from .config.config import Config
+from .config.options import refined
 from .config.own import OWN, large, own_settings
 from .config.settings import config_of
 from .data import LABELS, Data
 from .display import table
 from .model import Model, load
+from .run.door import within
 from .run.run_folder import RunFolder
 from .whole_run import owner_alone, train
 
@@ -38,15 +41,25 @@ Settings = Mapping[str, Any]
 
 
 def _configured(
-    data: Data, place: Path, settings: Settings, private: bool, **budget: Any
+    data: Data,
+    place: Path,
+    settings: Settings,
+    private: bool,
+    timely: Callable[[float, Config, Config], Config] | None = None,
+    **budget: Any,
 ) -> Config:
+    """``timely``: as ``within``, where ``minutes`` are among the options of ``budget``."""
     own = data.options(place, private)
     own |= {name: value for name, value in budget.items() if value is not None}
     for name in budget.keys() & own.keys():
         if not isinstance(own[name], Real):
             raise InvalidInput(name, "a number", own[name])
-    named = data.named(settings)
-    return config_of(own_settings(own, named))
+    named, minutes = data.named(settings), own.pop("minutes", None)
+    config = config_of(own_settings(own, named))
+    if minutes is None or timely is None:
+        return config
+    decided, own = "backbone" in named.get("student", {}), own | {"refine": True}
+    return timely(minutes, config, refined(minutes, decided, lambda: own_settings(own, named)))
 
 
 def _kept(custody: Path) -> Path:
@@ -86,6 +99,7 @@ def fit(
     delta: float | None = None,
     expected_records: int | None = None,
     periods: int | None = None,
+    minutes: float | None = None,
     isolate: bool = False,
     quiet: bool = False,
     loggers: Sequence[Any] = (),
@@ -111,6 +125,8 @@ def fit(
         delta: probability added to that bound; by default 1e-5, less for many public rows.
         expected_records: a PUBLIC guess of the number of private records.
         periods: equal parts of the budget: one for this call, and one for each ``Model.update``.
+        minutes: images: their network learns, too (``student={"backbone": "pretrained"}``), if
+            that takes at most so many minutes by a forecast on public rows.
         isolate: the teacher in a process of its own; this one opens no private file.
         quiet: print nothing, unless another budget adds up with this one.
         loggers: of Lightning, which hear the public metrics of the students' trainings.
@@ -138,7 +154,9 @@ def fit(
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
-        config = _configured(data, place, settings, not teachers, periods=periods, **budget)
+        budget |= {"periods": periods, "minutes": minutes}
+        timely = partial(within, folder=RunFolder(run_dir), console=console)
+        config = _configured(data, place, settings, not teachers, timely, **budget)
         train(config, run_dir, console, isolate)
         write_file(run_dir / LABELS, data.label_type())
     return load(run_dir)
@@ -174,6 +192,7 @@ def plan(
     delta: float | None = None,
     expected_records: int | None = None,
     periods: int | None = None,
+    minutes: float | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Price:
@@ -186,8 +205,10 @@ def plan(
 
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
-        config = _configured(data, Path(scratch), settings, False, periods=periods, **budget)
-        config, shown, text = priced(config, console := Console(quiet=quiet))
+        budget |= {"periods": periods, "minutes": minutes}
+        timely = partial(within, folder=None, console=(console := Console(quiet=quiet)))
+        config = _configured(data, Path(scratch), settings, False, timely, **budget)
+        config, shown, text = priced(config, console)
         require_affordable(config.plan())
         seconds, line = lasting(config, console)
     text = f"{text}\n{line}".rstrip()

@@ -261,8 +261,12 @@ def _beside(name: str, rows: Any, **more: Any) -> dict[str, Any]:
     """Labels and persons of rows, where there are any. Raises InvalidInput."""
     given = {column: as_array(cells) for column, cells in more.items() if cells is not None}
     for column, cells in given.items():
-        if not hasattr(cells, "__len__") or len(cells) != len(rows):
-            raise InvalidInput(name, f"one {column} for each row", "another count")
+        count = len(cells) if hasattr(cells, "__len__") else 1
+        if count != len(rows):
+            found = f"{count} for {len(rows)} rows"
+            private = "another count, which is private"
+            rule = f"one {column} for each row"
+            raise InvalidInput(name, rule, private if name == SPLITS[0] else found)
     return given
 
 

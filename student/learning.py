@@ -30,6 +30,7 @@ from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
 from .linear.stored import stored_probabilities
 from .linear.virtual_rows import virtual_rows
+from .public_settings import FEW_PUBLIC
 from .results import Estimate, RoundResult, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
@@ -46,10 +47,6 @@ from .train import (
     with_head,
 )
 
-# Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
-# with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
-# 0.8 and 2.6 at epsilon 1, by -0.4 and 1.0 at 0.25.
-FEW_PUBLIC = 400
 VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
 # Of the mean probability of its labels, that a pretrained student may lose against the classifier's
 MOST_LOST = 0.1
@@ -154,11 +151,13 @@ def learn(
     network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
-    if network is None or not (smoothed or _foreign_or_few(public, asked, estimated)):
+    few = len(public.data.inputs) < (fewest := _fewest(public, asked))
+    if network is None or not (smoothed or few or _foreign(public, estimated)):
         learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:
             return learned
-    console.say(f"round {planned.number}: its released classifier is taken for the student")
+    why = f", as fewer than {fewest:,} public rows teach less than it knows" if few else ""
+    console.say(f"round {planned.number}: its released classifier is taken for the student{why}")
     labels, _ = released(folder, planned.number, len(public.data.inputs))
     folder.save_student(planned.number, network, labels)
     if public.data.test_inputs.ndim == 4 and not tuned:  # whose features are known
@@ -188,15 +187,16 @@ def _released_network(
     return as_network(file, features) if public.task.labels.kind == "class" else None
 
 
-def _foreign_or_few(public: PublicRows, asked: Asked, earlier: Sequence[Estimate | None]) -> bool:
-    """Whether public rows teach a student less than the released classifier knows.
-
-    Drawn ones do.
-    """
+def _fewest(public: PublicRows, asked: Asked) -> int:
+    """Public rows that teach a student what the released classifier knows."""
     linear = public.settings.student.backbone == LINEAR
-    fewest = max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
-    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
-    return public.settings.data.draws or foreign or len(public.data.inputs) < fewest
+    return max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
+
+
+def _foreign(public: PublicRows, earlier: Sequence[Estimate | None]) -> bool:
+    """Whether public rows teach less than that, however many there are. Drawn ones do."""
+    drawn = public.settings.data.draws
+    return drawn or any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
 
 
 def _train(

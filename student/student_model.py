@@ -24,7 +24,7 @@ from ..wall.datasets import arrays, readers
 from ..wall.datasets.columns import Encoding
 from ..wall.datasets.folders import is_text_folder
 from ..wall.datasets.tables import is_table, read_records
-from ..wall.errors import InvalidInput, MissingData, shape_text
+from ..wall.errors import InvalidInput, MissingData, listed, shape_text
 from ..wall.guarantee import Unit
 from ..wall.label_kinds import label_space
 from ..wall.labels import LabelSpace
@@ -277,6 +277,9 @@ class StudentModel:
                 damaged = inputs[int(np.argmin(images.readable))]
                 raise InvalidInput("images", "readable image files", str(damaged))
             return images.pixels
+        if table and inputs.dtype.kind not in "biuf":
+            rule = f"a data frame, or a table's path, with the columns {listed(table.features)}"
+            raise InvalidInput("inputs", rule, shape_text(inputs))
         rows = arrays.canonical_rows("inputs", inputs)
         if rows.ndim == 4 and len(shape) == 3:
             return rows if rows.shape[1:] == shape else readers.fit(rows, *shape)

@@ -91,6 +91,7 @@ PARAMETERS = 6  # without self
 MORE = {  # and why
     "experiment/api.py compare": "Python's surface: settings by keyword",
     "experiment/api.py fit": "Python's surface: settings by keyword",
+    "experiment/api.py plan": "Python's surface: settings by keyword",
     "experiment/run/entry.py run": "a run's entry, which splits the configuration",
     "experiment/run/teachers.py teacher_of": "a run's entry to any kind of teacher",
     "experiment/sklearn.py __init__": "scikit-learn's surface: settings by keyword",

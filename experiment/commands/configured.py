@@ -69,7 +69,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--out": option("folder for the results; the same folder resumes", required=True),
         "--methods": option(
             "for your own data: auto, other kinds of mechanisms, and baselines such as "
-            "linear_noisy_sgd, noisy_sgd",
+            "linear_noisy_sgd, of images noisy_sgd",
             nargs="+",
         ),
         "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),

@@ -47,10 +47,9 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     rehearsed = labelled_rows(public, MIN_ROWS, 1, 0) is not None
     known = _known(config, rehearsed)
     kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
-    for kind in kinds:
-        if kind not in known:
-            cure = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
-            raise InvalidInput("methods", f"some of {', '.join(known)}", kind, cure)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        cure = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
+        raise InvalidInput("methods", f"some of {', '.join(known)}", ", ".join(unknown), cure)
     if first and AUTO in kinds:
         rule = "kinds that have the settings of the sweep"
         raise InvalidInput("methods", rule, AUTO, "It chooses its mechanism's settings by itself.")

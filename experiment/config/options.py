@@ -6,7 +6,7 @@ import math
 import os
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
 from typing import Any, NoReturn
@@ -73,20 +73,25 @@ def parse(
         setattr(given, name, build(kind, dotted.pop(name, {}), name))
     rehearses, minutes = command not in UNREHEARSED, getattr(given, "minutes", None)
     config = config_of(settings_by(given, files, dotted, rehearses))
-    given.refined = None if minutes is None else _refined(minutes, given, files, dotted)
+    given.refined = None
+    if minutes is not None:
+        decided = given.refine or "backbone" in dotted.get("student", {})
+        other = Namespace(**vars(given) | {"refine": True})
+        given.refined = refined(minutes, decided, lambda: settings_by(other, files, dotted))
     return config, given
 
 
-def _refined(
-    minutes: float, given: Namespace, files: Mapping[str, Any], dotted: Mapping[str, Any]
-) -> Config:
-    """The configuration with --refine, which so many ``minutes`` may allow."""
+def refined(minutes: float, decided: bool, settings: Callable[[], Mapping[str, Any]]) -> Config:
+    """The configuration of ``settings`` with --refine, which so many ``minutes`` may allow.
+
+    ``decided``: whether what learns is said already. Raises InvalidInput.
+    """
     if not 0 < minutes < math.inf:
         raise InvalidInput("minutes", "a positive number", minutes)
-    if given.refine or "backbone" in dotted.get("student", {}):
+    if decided:
         raise InvalidInput("minutes", "left out with --refine or --student.backbone", minutes)
     try:
-        return config_of(settings_by(Namespace(**vars(given) | {"refine": True}), files, dotted))
+        return config_of(settings())
     except InvalidInput as error:
         if error.name != "refine":
             raise

@@ -126,6 +126,9 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
             every = {name: name.rpartition(".")[2] for name, *_ in settings_of(kind)}
             near = _near(words[-1], every)
         hint = f"Did you mean `{near}`?" if near else f"Valid names: {', '.join(valid)}."
+        group, dot, last = words[-1].rpartition(".")
+        if dot:  # one word of Python or of a file
+            hint = f"Nest it: `{group}: {{{last}: ...}}`, in Python {group}={{'{last}': ...}}."
         if words[0] == "mechanism" and (other := _of_another(words[-1], near)):
             hint = other
         return BadSetting(f"unknown setting `{name}`. {hint}")

@@ -79,8 +79,8 @@ def linear(mechanism: L, view: View) -> list[L]:
     kind = type(mechanism)
     if view.whiten:
         return []
-    if not view.axes:
-        return [kind()]
+    if not view.axes:  # a box, whose sides are its axes
+        return [] if mechanism.axes else [kind()]
     many, few = (
         [kind(axes=count) for count in sorted({min(count, view.axes) for count in counts})]
         for counts in (tuning.AXES, tuning.ONE_STEP_AXES)

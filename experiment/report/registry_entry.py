@@ -15,7 +15,7 @@ from ...teacher.accounting.risk import table
 from ...wall.errors import LabelwallError
 from ...wall.files import write_file
 from ...wall.guarantee import protected
-from .report import FinishedRun, read_run, render
+from .report import FinishedRun, data_name, read_run, render
 
 FILES = "registry.json", "SP_800_226.md"
 
@@ -38,7 +38,7 @@ def write_registry(run_dir: Path) -> list[Path]:
 
 def _words(run: FinishedRun, plan: Plan) -> dict[str, str]:
     """What both files say in the same words."""
-    summary, name, data = run.summary, smallest_certified(plan), run.config.data.source
+    summary, name, data = run.summary, smallest_certified(plan), data_name(run.config.data)
     scores: dict[str, float | None] = {"accuracy": summary.test_accuracy}
     scores |= summary.test_errors or {}
     utility = [f"{key} {value:.4g}" for key, value in scores.items() if value is not None]
@@ -66,7 +66,7 @@ def _entry(run: FinishedRun, plan: Plan, words: dict[str, str]) -> dict[str, Any
     several = plan.periods > 1
     deployment = {
         "basic": {
-            "name": f"labelwall student of {run.config.data.source}",
+            "name": f"labelwall student of {data_name(run.config.data)}",
             "data_curators": [],
             "description": f"{run.info.backbone}: {words['domain']}",
             "intended_use": "",

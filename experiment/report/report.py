@@ -24,11 +24,13 @@ from ...teacher.accounting.accountant import certificates, certified_epsilon, sm
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.risk import BOUNDS, PRIORS, Risk, meaning, share
 from ...teacher.ledger.auditor.auditor import Finding, audit
+from ...wall.datasets.data_config import DataConfig
 from ...wall.errors import LabelwallError, MissingData, listed
-from ...wall.files import write_file
+from ...wall.files import ROWS, write_file
 from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace
 from ..config.config import Config
+from ..config.own import run_name
 from ..config.settings import load_config
 from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
@@ -141,7 +143,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
 def _front(run: FinishedRun) -> dict[str, Any]:
     """The front matter: what the Hub lists a model by."""
     kind, images = run.info.labels.kind, len(run.info.input_shape) == 3
-    task, data = TASKS[kind][0 if images else 1], run.config.data.source
+    task, data = TASKS[kind][0 if images else 1], data_name(run.config.data)
     if run.info.table and run.info.table.of_text:
         task = "text-classification"
     scores = {"accuracy": run.summary.test_accuracy}
@@ -152,7 +154,7 @@ def _front(run: FinishedRun) -> dict[str, Any]:
     known = {name: round(value, 6) for name, value in scores.items() if value is not None}
     results = {
         "task": {"type": task},
-        "dataset": {"name": data, "type": data, "split": "test"},
+        "dataset": {"name": data, "type": run.config.data.source, "split": "test"},
         "metrics": [{"type": name, "value": value} for name, value in known.items()],
     }
     front = {
@@ -192,6 +194,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
     return {
         **vars(run),
         "plan": plan,
+        "data": data_name(run.config.data),
         "certificate": smallest_certified(plan),
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
         "factor": round_up(math.exp(run.certified or 0.0), 2) if spelled else None,
@@ -258,6 +261,15 @@ def worst(named: list[T], score: Callable[[T], float | None]) -> list[T]:
     if len(named) <= MOST_NAMES:
         return named
     return sorted(named, key=lambda one: 2.0 if (own := score(one)) is None else own)[:MOST_NAMES]
+
+
+def data_name(data: DataConfig) -> str:
+    """A data set's name: of its public rows' file or folder, since the custodian's paths are not
+    shown, or of its source.
+    """
+    own = {"public": data.public} if data.public and not data.draws else {}
+    name = run_name(own, ())
+    return data.source if name in ("", ROWS) else name
 
 
 def shown_config(config: Config) -> dict[str, Any]:

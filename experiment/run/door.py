@@ -8,6 +8,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
+from ...student.public_settings import FEW_PUBLIC
 from ...student.student_config import PRETRAINED
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.custody.private_settings import PrivateSide
@@ -16,6 +17,7 @@ from ...teacher.custody.schedule import Schedule
 from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.computing import Computing
 from ...wall.console import Console
+from ...wall.datasets.sources import read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.questions import Round
 from ..config.config import Config
@@ -65,6 +67,9 @@ def within(
         known = load_config(folder.config).student.backbone
         console.say(f"--minutes: {folder.path} has decided, student.backbone: {known}")
         return refined if known == PRETRAINED else default
+    if (rows := len(read_public(refined.data).inputs)) < FEW_PUBLIC:
+        console.say(f"{rows} public images are too few to refine: {FEW_PUBLIC} are needed")
+        return default
     needed = refining(refined.public_side(), len(refined.rounds)) / 60
     if needed <= minutes:
         console.say(f"refining takes about {needed:.1f} minutes, so it is done, as by --refine")

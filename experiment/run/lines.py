@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ...student.results import RoundResult, StudentScore
+from ...wall.errors import listed
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace
@@ -25,6 +26,25 @@ def round_line(number: int, result: RoundResult, space: LabelSpace) -> str:
     return (
         f"round {number}: {result.answered} of {result.asked} answered, labels {labels}, student "
         f"{space.format_score(score)}, about epsilon {result.epsilon_reading:.3f} spent so far"
+    )
+
+
+def few_line(result: RoundResult, space: LabelSpace) -> str:
+    """Classes whose records hardly show in what was released; empty where there are none.
+
+    Those that are right on half of their test rows are known by these.
+    """
+    estimate, counts = result.estimate, np.array(result.confusion)
+    few = {} if estimate is None else {int(k): n for k, n in estimate.few.items()}
+    share = len(few) / max(len(space.names), 1)
+    if estimate is not None and estimate.known and estimate.right > 1 - share / 2:
+        return ""  # labels that are right so often are not hardly known
+    few = {k: n for k, n in few.items() if counts[k, k] < SELDOM * max(counts[k].sum(), 1)}
+    named = listed(f"{space.names[k]} (about {n})" for k, n in few.items())
+    return named and (
+        f"classes whose records hardly show at this epsilon: {named}. Their labels may be wrong: "
+        "merge them with others, raise epsilon, or see by `labelwall data` if they are written "
+        "otherwise"
     )
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from ...wall.answering import Answering
 from ...wall.console import Console
-from ...wall.errors import listed
 from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.questions import CellsForm, SumsForm
@@ -116,15 +115,6 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
         )
     if estimate.why == FOREIGN:
         remarks.append(f"{FOREIGN}, so nothing tells how many labels are right")
-    # Labels that are right so often are not hardly known
-    share = len(estimate.few) / max(len(labels.names), 1)
-    if estimate.few and not (estimate.known and estimate.right > 1 - share / 2):
-        few = listed(f"{labels.names[int(k)]} (about {n})" for k, n in estimate.few.items())
-        remarks.append(
-            f"classes whose records hardly show at this epsilon: {few}. Their labels may be wrong: "
-            "merge them with others, raise epsilon, or see by `labelwall data` if they are "
-            "written otherwise"
-        )
     return remarks
 
 

@@ -76,7 +76,7 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
     see_foreign_rows(monkeypatch)
     assert pipeline.main(list(checks.RUN[:-1])) == 0
-    assert "its released classifier is taken for the student" in capsys.readouterr().err
+    assert "its released classifier is taken for the student\n" in capsys.readouterr().err
     told = checks.summary()
     estimate = told["rounds"][0]["estimate"]
     assert estimate["why"].startswith("private and public rows seem to differ")
@@ -134,7 +134,8 @@ def test_few_public_rows_leave_the_released_classifier(
     """Fewer than the limit; there are 40."""
     monkeypatch.setattr(training, "FEW_PUBLIC", least)
     assert pipeline.main([*checks.RUN[:-1], f"--student.backbone={backbone}"]) == 0
-    assert ("classifier is taken for the student" in capsys.readouterr().err) is not taught
+    why = f"taken for the student, as fewer than {least} public rows teach less than it knows"
+    assert (why in capsys.readouterr().err) is not taught
     assert not checks.summary()["rounds"][0]["estimate"]["why"].startswith("no shares")
     assert (load("out/student.safetensors").info.backbone == "released/linear") is not taught
     assert checks.run(f"--student.backbone={backbone}") == 0  # resumed

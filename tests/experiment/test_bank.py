@@ -2,6 +2,7 @@
 the price, and a run is as right as on the clean table. Slips of names and places are one line.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 
 import labelwall as lw
 from labelwall import pipeline
+from labelwall.wall.errors import InvalidInput
 from tests.experiment.checks import check_one_error, named, summary
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+LEFT = GUIDE.read_text().partition("## What lies where")[2]  # has every file of a run folder
 SIZES = {"private": 1200, "public": 400, "test": 300}
 JOBS = np.array(["fixe", "indépendant", "aucun", "autre"])
 ROWS = named({split: f"{split}.csv" for split in SIZES})
@@ -148,7 +152,11 @@ def right(name: str, capsys) -> float:
     assert pipeline.main(["run", *COMMAND, *linear, *more, *where, "--threads", "1"]) == 0
     printed = capsys.readouterr().err
     assert printed.index("columns, as") < printed.index("price: epsilon") < printed.index("round 1")
+    left = {path.name for path in Path(folder).rglob("*.*") if "board" not in path.parts}
+    assert not {name for name in left if f"{re.sub('_[0-9]+', '_K', name)}`" not in LEFT}
     model, accuracy = lw.load(folder), summary(folder)["test_accuracy"]
+    with pytest.raises(InvalidInput, match="a data frame, or a table's path, with the columns"):
+        model.predict([[1.0, "2020-01-01", "fixe", 3.0]])
     predicted = model.predict("test.csv")
     assert (predicted == tests["status"]).mean() == pytest.approx(accuracy)
     assert (

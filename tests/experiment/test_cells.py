@@ -202,11 +202,15 @@ MISTAKES: dict[str, tuple[lw.Data, str]] = {
     ),
     "too few labels": (
         lw.Data((X, [0, 1]), X.copy(), (X.copy(), [0, 1] * 3)),
-        "one label for each row",
+        "one label for each row. Found 'another count, which is private'",
     ),
     "labels of a frame": (
         lw.Data((FRAME[["u"]], [0]), FRAME.copy(), FRAME.copy()),
         "one label for each row",
+    ),
+    "too few labels of test rows": (
+        lw.Data((X, [0, 1] * 3), X.copy(), (X.copy(), [0, 1])),
+        "`test` must be one label for each row. Found '2 for 6 rows'.",
     ),
     "one label": (lw.Data((X, 1), *OTHERS), "one label for each row"),
     "labels twice": (

@@ -2,18 +2,14 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.student.asking.ask import _remarks
 from labelwall.student.asking.ask_cells import cluster
-from labelwall.student.results import Estimate
 from labelwall.wall.errors import LISTED, listed
-from labelwall.wall.label_kinds import ClassLabels
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
 from tests.programs import environment
@@ -62,14 +58,6 @@ def test_many_classes_are_ten_and_how_many_more() -> None:
     names = [f"c{n}" for n in range(300)]
     assert listed(names[:LISTED]) == ", ".join(names[:LISTED])
     assert listed(names).endswith("c8, c9 and 290 more")
-    few = Estimate(0.5, 0.1, "counts", few={str(n): 3 for n in range(300)})
-    (line,) = _remarks(few, ClassLabels(tuple(names)))
-    assert "c9 (about 3) and 290 more. Their labels" in line
-    assert "c10 " not in line
-    assert not _remarks(replace(few, right=0.9), ClassLabels(tuple(names)))  # no alarm
-    one = replace(few, right=0.9, few={"7": 3})
-    assert not _remarks(replace(one, right=0.99), ClassLabels(("c0", *names[2:11])))
-    assert _remarks(one, ClassLabels(tuple(names[:10])))
 
 
 def test_centres_are_of_rows_in_the_pool_s_order(monkeypatch) -> None:

@@ -119,9 +119,8 @@ def queried(field: str, path: Path) -> dict[str, np.ndarray]:
 
 def _answer(field: str, server: psycopg.Connection, form: re.Match[str]) -> dict[str, np.ndarray]:
     server.execute("SET LOCAL search_path = ''")  # each operator is PostgreSQL's own
-    server.execute(
-        "SET LOCAL row_security = off"
-    )  # a policy, which may see other rows, is an error
+    # A policy, which may see other rows, is an error
+    server.execute("SET LOCAL row_security = off")
     names, table, where = (_exact(form[part] or "") for part in ("columns", "table", "where"))
     about = server.execute(_ABOUT, {"table": table[0], "own": _OWN}).fetchall()
     kinds = {name: kind for name, kind, _, stored in about if stored}

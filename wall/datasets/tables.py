@@ -49,6 +49,7 @@ INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote withou
 MOST_LINES = 10  # kinds of columns that are shown
 TYPED = (".parquet", ".pq", DUCKDB, QUERY)
 TEXT = (".csv", ".tsv", ".txt")
+KINDS = f"file ({', '.join(TEXT + TYPED)}), or folder of texts or of `datasets`"
 SAVED = "state.json"  # in a folder that `datasets` saved
 FILES = "text"  # the column with the content of a folder's texts
 
@@ -77,11 +78,10 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     Raises InvalidInput, MissingData; no text depends on what rows hold.
     """
     if not path:
-        raise InvalidInput(field, "a CSV or parquet file", path)
+        raise InvalidInput(field, f"a {KINDS}", path)
     file = Path(path)
     if not file.is_file() and not file.is_dir():  # a pipe would be waited for
-        text = f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
-        raise MissingData(text)
+        raise MissingData(f"`{field}` must be an existing {KINDS}. Found {str(path)!r}.")
     if file.is_file() and file.suffix.lower() == QUERY:
         cells = queried(field, file)
         return TableFile(cells, np.arange(len(cells[ID])))
@@ -90,8 +90,7 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     if file.is_dir():
         return _text_folder(file)
     if file.suffix.lower() not in TEXT:
-        rule = f"a file that ends in {', '.join(TEXT + TYPED)}"
-        raise InvalidInput(field, rule, str(path))
+        raise InvalidInput(field, f"a {KINDS}", str(path))
     return _text(field, file)
 
 

@@ -85,6 +85,7 @@ UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
         (RUN, ["--student", "3"], "`student` must be settings by name. Found '3'"),
         (RUN, ["--rounds", "[{"], r"`rounds` must be a list, such as '\[a, b\]'"),
         (f"{RUN}5: 3\n", [], "unknown setting `5`"),
+        (f"{RUN}data.person: a\n", [], "data: {person: ...}`, in Python data={'person': ...}"),
         (RUN, ["--box", "[[low, 1]]"], "`box` must be a valid number. Found 'low'"),
         (RUN, ["--seed"], "`--seed` must have a value"),
         (RUN, ["4"], "unexpected argument '4'"),

@@ -52,6 +52,7 @@ def test_candidates_fit_their_features() -> None:
     assert linears == [(4, 30), (8, 30), (16, 30), (20, 30), (16, 1), (20, 1)]
     assert candidates.linear(PrivateLinear(), replace(VIEW, whiten=16)) == []
     assert [m.axes for m in candidates.linear(PrivateLinear(), replace(VIEW, axes=0))] == [None]
+    assert candidates.linear(PrivateLinear(axes=8), replace(VIEW, axes=0)) == []
     cells = ReverseKnn()
     assert {m.centroids for m in candidates.cells(cells, VIEW)} == {12, 40, 100}
     assert {m.centroids for m in candidates.cells(cells, replace(VIEW, rows=5))} == {1}

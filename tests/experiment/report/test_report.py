@@ -53,6 +53,20 @@ def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> No
         assert f"{name} {round_up(bound.epsilon):.3f}" in text
 
 
+@pytest.mark.parametrize(
+    ("public", "name"),
+    [
+        ("bank/public.csv", "bank"),
+        ("credit.csv", "credit"),
+        ("custody/rows/public.parquet", "table"),  # of rows in memory
+        ("box", "table"),
+        ("narrows.csv", "narrows"),
+    ],
+)
+def test_a_data_set_is_called_as_its_public_rows_are(public: str, name: str) -> None:
+    assert report.data_name(DataConfig(source="table", private="p.csv", public=public)) == name
+
+
 def test_the_page_is_whole_by_itself_and_shows_nothing_of_the_custodians(rendered: Path) -> None:
     page = page_in(rendered)
     assert page.links == ["MODEL_CARD.md"]  # beside it, and fetched by a click alone
@@ -204,7 +218,7 @@ def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(re
         "one private record, which is one row",
         f"labelwall audit ledger.sqlite --expect_head {run.summary.ledger_head}",
         f"| 1 | private\\_knn | hog | 12 | {first.answered} | {percent(first.student_accuracy)} |",
-        f"`arrays`, 40 public rows. Finished on {run.summary.date}.",
+        f"Data set: arrays, 40 public rows. Finished on {run.summary.date}.",
         "In all, 10 of 24 queries were answered.",
         f"error is {percent(last.calibration_error)} (15 bins, test split)",
     ):

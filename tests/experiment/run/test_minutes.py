@@ -1,11 +1,13 @@
 """Minutes that a student may learn for decide whether --refine is taken: by public rows, once."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
@@ -15,7 +17,7 @@ from labelwall.experiment.run.tuning import REST, STEP
 from labelwall.student.public_settings import PublicSide
 from labelwall.student.student_config import StudentConfig
 from labelwall.wall.datasets.data_config import DataConfig
-from labelwall.wall.errors import MissingData
+from labelwall.wall.errors import InvalidInput, MissingData
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
 
@@ -30,6 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch) -> None:
 def forecast(monkeypatch) -> list[float]:
     """Minutes of a refinement; the last ones count."""
     told = [7.2]
+    monkeypatch.setattr(door, "FEW_PUBLIC", 0)
     monkeypatch.setattr(door, "refining", lambda *_: 60 * told[-1])
     return told
 
@@ -53,6 +56,30 @@ def test_a_forecast_that_fits_is_refine_and_another_one_the_default(
     assert line in capsys.readouterr().err
     steps = ("--minutes", "8", "--student.steps", "40")
     assert written(image_folders, *steps)["student"] == refined["student"] | {"steps": 40}
+
+
+def test_few_public_images_are_not_refined_however_many_minutes_there_are(
+    image_folders, capsys
+) -> None:
+    assert written(image_folders, "--minutes", "1000") == written(image_folders)
+    said = re.search(r"(\d+) public images are too few to refine: 400", capsys.readouterr().err)
+    assert int(said[1]) == len([*Path(image_folders["public"]).rglob("*.png")])
+
+
+def test_python_has_the_same_minutes(image_folders, forecast, monkeypatch, capsys) -> None:
+    heard = list[Config]()
+    monkeypatch.setattr("labelwall.experiment.api.train", lambda config, *_: heard.append(config))
+    monkeypatch.setattr("labelwall.experiment.api.load", lambda _: None)
+    monkeypatch.setattr("labelwall.experiment.api.write_file", lambda *_: None)
+    data = lw.Data(**image_folders)
+    for minutes in (7.3, 7.1):
+        lw.fit(data, minutes=minutes, run_dir=f"out{minutes}")
+    assert [config.student.backbone for config in heard] == ["pretrained", "linear"]
+    lw.plan(data, minutes=1.0, mechanism={"kind": "private_linear", "steps": 2})
+    assert "refining would take about 7.2 minutes" in capsys.readouterr().err
+    for wrong in ({"minutes": 0}, {"minutes": "5"}, {"minutes": 5, "student": {"backbone": "mlp"}}):
+        with pytest.raises(InvalidInput, match="`minutes` must be"):
+            lw.plan(data, **wrong)
 
 
 def test_a_plan_says_it_beside_the_price(image_folders, forecast, capsys) -> None:

@@ -21,7 +21,7 @@ from labelwall.experiment.run.summary import PrivateScore, Summary
 from labelwall.student import measures
 from labelwall.student.asking import estimates
 from labelwall.student.held_out import Cleaned
-from labelwall.student.results import read, write
+from labelwall.student.results import Estimate, read, write
 from labelwall.student.train import outputs
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
@@ -74,6 +74,27 @@ def test_a_class_that_accuracy_hides_is_named(right, rows, named) -> None:
     )
     assert bool(lines.uneven(summary)) == named
     assert ("worst class" in lines.result_line(summary, Path())) == named
+
+
+def test_a_class_that_hardly_shows_is_named_unless_test_rows_or_the_estimate_know_it() -> None:
+    known = Estimate(0.5, 0.1, "counts", few={str(n): 3 for n in range(300)})
+    hidden, many = replace(known, why="the noise hides it"), ClassLabels.of(300)
+
+    def said(estimate: Estimate, right: int, space: ClassLabels = many, rows: int = 10) -> str:
+        counts = np.diag([right] * len(space.names))
+        counts[:, 0] += rows - right
+        return lines.few_line(made_round(estimate=estimate, confusion=counts.tolist()), space)
+
+    line = said(known, 0, rows=0)  # no test rows
+    assert "9 (about 3) and 290 more. Their labels" in line
+    assert "10 " not in line.partition("more")[0]
+    assert [bool(said(hidden, right)) for right in (4, 5, 10)] == [True, False, False]
+    assert not said(replace(known, right=0.9), 0)
+    one, ten = replace(known, right=0.9, few={"7": 3}), ClassLabels.of(10)
+    assert not said(replace(one, right=0.99), 0, ten)
+    assert ": 7 (about 3). Their" in said(one, 0, ten)
+    assert not said(one, 6, ten)
+    assert lines.few_line(made_round(), ten) == ""
 
 
 def test_values_have_no_classes() -> None:

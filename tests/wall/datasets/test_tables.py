@@ -71,8 +71,8 @@ MISTAKES = {
     "one class": ({}, {"test": ["1,2,low"]}, "at least 2 classes"),
     "an unlabelled test row": ({}, {"test": [*LINES["test"], "1,2,"]}, "rows with a known label"),
     "no rows": ({}, {"public": []}, "`data.public`"),
-    "no such file": ({"public": "nowhere.csv"}, {}, "`data.public` must be an existing"),
-    "another format": ({"public": __file__}, {}, "a file that ends in .csv"),
+    "no such file": ({"public": "nowhere.csv"}, {}, r"existing file \(.csv, .tsv, .txt, .parquet,"),
+    "another format": ({"public": __file__}, {}, r"a file \(.csv, .tsv"),
     "nothing ignored by that name": ({"ignore": ["größe", "weight"]}, {}, "columns of features"),
 }
 
