@@ -45,7 +45,7 @@ from .rehearsal import Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
 
 PHOTOGRAPHS = (
-    "a network of photographs has the most right labels forecast. For greys --data.channels 3 also "
+    "a network of photographs has the most right labels forecast. For greys data.channels: 3 also "
     "trains one layer on it, in one round and less time"
 )
 

@@ -65,17 +65,17 @@ def within(
     """
     if folder is not None and folder.config.exists():
         known = load_config(folder.config).student.backbone
-        console.say(f"--minutes: {folder.path} has decided, student.backbone: {known}")
+        console.say(f"{folder.path} has decided what learns, student.backbone: {known}")
         return refined if known == PRETRAINED else default
     if (rows := len(read_public(refined.data).inputs)) < FEW_PUBLIC:
         console.say(f"{rows} public images are too few to refine: {FEW_PUBLIC} are needed")
         return default
     needed = refining(refined.public_side(), len(refined.rounds)) / 60
     if needed <= minutes:
-        console.say(f"refining takes about {needed:.1f} minutes, so it is done, as by --refine")
+        console.say(f"refining takes about {needed:.1f} minutes, so it is done")
         return refined
     more = math.ceil(SPARE * needed)
-    console.say(f"refining would take about {needed:.1f} minutes; --minutes {more} allows it")
+    console.say(f"refining would take about {needed:.1f} minutes; a limit of {more} allows it")
     return default
 
 

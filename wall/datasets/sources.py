@@ -32,7 +32,7 @@ CIFAR_TEST = 1_000
 HELD_OUT, MOST_HELD_OUT, LEAST_HELD_OUT = 5, 1_000, 25
 CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
-GREYS = "images are greys. If they are photographs, --data.channels 3 takes a network of these"
+GREYS = "images are greys. If they are photographs, data.channels: 3 takes a network of these"
 
 # Names of classes and attributes, in the order of their codes.
 DIGITS = tuple("0123456789")

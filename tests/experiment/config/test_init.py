@@ -110,7 +110,7 @@ def test_defaults_follow_what_is_public(image_folders) -> None:
         Image.open(path).convert("L").save(path)
     grey = written(*named(image_folders), out="grey.yaml")
     assert (grey["features"], len(grey["rounds"]), grey["data"]["channels"]) == ("hog", 2, 1)
-    assert "# images are greys. If they are photographs, --data.channels 3" in (
+    assert "# images are greys. If they are photographs, data.channels: 3" in (
         Path("grey.yaml").read_text()
     )
     known = written(*named(image_folders), "--data.channels", "3", out="known.yaml")

@@ -52,7 +52,7 @@ def test_a_forecast_that_fits_is_refine_and_another_one_the_default(
     assert written(image_folders, "--minutes", "7.3") == refined
     assert "refining takes about 7.2 minutes, so it is done" in capsys.readouterr().err
     assert written(image_folders, "--minutes", "7.1") == default
-    line = "refining would take about 7.2 minutes; --minutes 8 allows it"
+    line = "refining would take about 7.2 minutes; a limit of 8 allows it"
     assert line in capsys.readouterr().err
     steps = ("--minutes", "8", "--student.steps", "40")
     assert written(image_folders, *steps)["student"] == refined["student"] | {"steps": 40}
@@ -107,7 +107,7 @@ def test_a_run_folder_s_decision_stays_whatever_is_forecast_later(
         begun, again = heard[-2:]
         assert again == begun
         assert (begun.student.backbone == "pretrained") == (name == "fast")
-        said = f"{name} has decided, student.backbone: {begun.student.backbone}"
+        said = f"{name} has decided what learns, student.backbone: {begun.student.backbone}"
         assert said in capsys.readouterr().err
 
 
