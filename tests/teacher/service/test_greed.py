@@ -140,11 +140,11 @@ class Slow(Embedder):
 
     blocks = 0
 
-    def embed(self, inputs, progress=no_progress):
+    def features(self, inputs, progress=no_progress):
         if self.spec.weights and len(inputs) > 1:
             Slow.blocks += 1
             time.sleep(0.2)
-        return super().embed(inputs, progress)
+        return super().features(inputs, progress)
 
 
 @pytest.fixture
