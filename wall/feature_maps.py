@@ -102,7 +102,9 @@ class Bins(FeatureMap):
 
 def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:
     """Edges between the bins of each column of PUBLIC rows, float32. There is one bin for each of
-    at most ``most`` values, quantiles of more; none for two values, which say all themselves.
+    at most ``most`` values, quantiles of more; none for two values, which say all themselves. An
+    edge lies midway between two values: a student's file scales entries in another way than a run
+    does, so that a value on an edge could change its bin.
     """
     cuts = []
     for entries in rows.T:
@@ -110,7 +112,9 @@ def _cuts(rows: np.ndarray, most: int) -> list[np.ndarray]:
         edges = (values[1:] + values[:-1]) / 2 if len(values) > 2 else values[:0]
         if len(values) > most:
             parts = min(QUANTILES, most)
-            edges = np.unique(np.quantile(entries, np.arange(1, parts) / parts))
+            quantiles = np.quantile(entries, np.arange(1, parts) / parts)
+            above = np.unique(values.searchsorted(quantiles))
+            edges = edges[above[above > 0] - 1]
         cuts.append(edges.astype(np.float32))
     return cuts
 

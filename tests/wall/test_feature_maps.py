@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import labelwall as lw
 from labelwall.student import public_settings
@@ -88,3 +89,24 @@ def test_every_map_fills_its_network_and_says_what_it_needs() -> None:
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="one of auto, hog, raw, fourier, bins,"):
         public_settings.FirstFeatures(features="bent")
+
+
+def test_no_value_lies_on_an_edge_of_bins_which_cut_public_rows_at_quantiles() -> None:
+    """Rounding of another scaling changes no bin."""
+    rng = np.random.default_rng(0)
+    rows = np.c_[rng.integers(0, 900, 500), rng.normal(size=500)].astype(np.float32)
+    tensors = maps.MAPS["bins"].tensors(2, rows)
+    layer, _ = maps.MAPS["bins"].trunk(2)
+    layer.load_state_dict({name: torch.from_numpy(value) for name, value in tensors.items()})
+    assert not np.isin(tensors["lower"][tensors["height"] > 0], rows).any()
+    parts = min(maps.QUANTILES, max(maps.MOST_BINS))
+    for column, entries in enumerate(rows.T):
+        cuts = np.unique(np.quantile(entries, np.arange(1, parts) / parts))
+        own = (tensors["weight"][:, column] == 1) & (tensors["height"] > 0)
+        scaled = rows * np.float32(1 + 2e-7)
+        for each in (rows, scaled):
+            inside = layer(torch.from_numpy(each)).detach().numpy()[:, 2:][:, own] > 0
+            assert (inside.sum(axis=1) == 1).all()
+            np.testing.assert_array_equal(
+                inside.argmax(axis=1), cuts.searchsorted(entries, "right")
+            )
