@@ -106,8 +106,8 @@ def queried(field: str, path: Path) -> dict[str, np.ndarray]:
         if "password" in server:
             rule = "without a password, which belongs into ~/.pgpass or PGPASSWORD"
             raise InvalidInput(field, rule, "one")
-        network = not str(server.get("host", "/")).startswith("/")
-        server = {"sslmode": "verify-full"} | server if network else server
+        # libpq ignores it over a Unix socket; a service's file or PGHOST can name a network, too
+        server = {"sslmode": "verify-full"} | server
         with psycopg.connect(**server, client_encoding="utf8") as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True

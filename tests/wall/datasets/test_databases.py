@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 import pytest
 
 from labelwall import pipeline
@@ -348,3 +349,29 @@ def test_a_run_of_queries_records_their_files_alone(clinic: Clinic, tmp_path, mo
     assert len(files) > 10
     assert not [path for path in files if home in path.read_bytes()]
     assert clinic.ask("SELECT u FROM VISITS")["u"] == [float(row[3]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("server", "mode"),
+    [
+        ("host=db.example dbname=clinic", "verify-full"),
+        ("hostaddr=192.0.2.1", "verify-full"),
+        ("service=clinic", "verify-full"),  # whose file names the host
+        ("dbname=clinic", "verify-full"),  # PGHOST may name one
+        ("postgresql://ann@db.example/clinic?sslmode=require", "require"),
+    ],
+)
+def test_a_certificate_is_verified_wherever_the_host_is_named(
+    tmp_path: Path, monkeypatch, server: str, mode: str
+) -> None:
+    asked = dict[str, Any]()
+
+    def connect(**settings: Any) -> None:
+        asked.update(settings)
+        raise psycopg.OperationalError("nobody is there")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    (file := tmp_path / "visits.sql").write_text(f"-- {server}\nSELECT age FROM own.visits\n")
+    with pytest.raises(InvalidInput, match="OperationalError"):
+        read_table("data.private", file)
+    assert asked["sslmode"] == mode
