@@ -81,14 +81,15 @@ def test_processes_end_with_a_command_that_is_killed_or_interrupted() -> None:
         begun = subprocess.Popen(
             command, env=environment(), stderr=subprocess.PIPE, text=True, preexec_fn=heeds_ctrl_c
         )
-        while not list(Path("out").rglob("run")) or not (children := children_of(begun.pid)):
+        before = contents()
+        while len(workers := workers_of(begun.pid)) < 2 or contents() == before:
             assert begun.poll() is None, begun.communicate()[1]
             time.sleep(0.01)
         begun.send_signal(deadly)
         _, said = begun.communicate()  # when all that have its stderr have ended
         assert begun.returncode == (130 if deadly == signal.SIGINT else -signal.SIGKILL), said
         assert "Traceback" not in said
-        assert not [pid for pid in children if runs(pid)]
+        assert not [pid for pid in workers if command_of(pid)]
     done = {path: path.stat().st_mtime_ns for path in Path("out").rglob("result.json")}
     assert pipeline.main([*COMMAND, "--processes", "2"]) == 0
     assert {path: path.stat().st_mtime_ns for path in done} == done
@@ -101,12 +102,19 @@ def heeds_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def runs(pid: int) -> bool:
-    """Whether a process is there, and not merely unburied."""
-    with suppress(FileNotFoundError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
-    return False
+def contents() -> set[Path]:
+    """All that cells have written."""
+    return set(Path("out").rglob("*"))
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def workers_of(pid: int) -> list[int]:
+    """The processes that run cells, not what the command starts for a moment, such as ldconfig."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if b"LokyProcess" in command_of(int(child))]
+
+
+def command_of(pid: int) -> bytes:
+    """A process' command line, or nothing if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
