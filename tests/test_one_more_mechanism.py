@@ -1,4 +1,4 @@
-"""One more mechanism: with that of CONTRIBUTING.md a copy of the repository keeps the contract."""
+"""One more mechanism: with that of docs/extend a copy of the repository keeps the contract."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository with one more mechanism."""
     root = tmp_path_factory.mktemp("copy") / "labelwall"
     shutil.copytree(REPOSITORY, root, ignore=LEFT_OUT)
-    mechanism = example("Add a mechanism", most=40)
+    mechanism = example("mechanism", most=40)
     (root / "teacher" / "mechanisms" / "nearest_record.py").write_text(mechanism)
     audit = REPOSITORY / "tests" / "nearest_record" / "audit.py"
     shutil.copy(audit, root / "teacher" / "audits" / "nearest_record.py")

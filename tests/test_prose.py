@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+EXTEND = ("backbone", "data_set", "extractor", "mechanism", "objective")
 PAGES = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/decisions.md",
+    *(f"docs/extend/{name}.md" for name in EXTEND),
     "docs/guide.md",
     "docs/methods.md",
     "docs/pitfalls.md",

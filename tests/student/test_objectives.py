@@ -1,4 +1,4 @@
-"""Objectives by name, and the one that CONTRIBUTING.md adds."""
+"""Objectives by name, and the one that docs/extend adds."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.student.cases import CONFIG, TASKS
 def added(monkeypatch) -> str:
     """The name of the page's objective, which is registered."""
     known: dict = {"Objective": Objective}
-    exec(example("Add an objective", most=20), known)
+    exec(example("objective", most=20), known)
     (objective,) = (k for k in known.values() if isinstance(k, type) and k is not Objective)
     monkeypatch.setitem(OBJECTIVES, objective.name, objective())
     return objective.name

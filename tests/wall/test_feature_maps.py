@@ -1,4 +1,4 @@
-"""Feature maps: the one that CONTRIBUTING.md adds, from its settings to a released model."""
+"""Feature maps: the one that docs/extend adds, from its settings to a released model."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.pages import example
 def added(monkeypatch) -> maps.FeatureMap:
     """The page's map, which is registered."""
     known: dict = {}
-    exec(example("Add an extractor", most=40), vars(maps), known)
+    exec(example("extractor", most=40), vars(maps), known)
     (made,) = (each for each in known.values() if isinstance(each, type))
     monkeypatch.setitem(maps.MAPS, made.name, made())
     build = networks.partial(networks._mapped, maps.MAPS[made.name])

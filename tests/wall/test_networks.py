@@ -319,9 +319,9 @@ def test_networks_of_a_side_and_side_by_side_have_the_published_ones_name() -> N
 
 @pytest.fixture
 def added(monkeypatch) -> str:
-    """The name of the backbone of CONTRIBUTING.md, which is registered."""
+    """The name of the backbone of docs/extend, which is registered."""
     known: dict = {"torch": torch, "nn": nn, "Backbone": networks.Backbone}
-    exec(example("Add a backbone", most=40), known)
+    exec(example("backbone", most=40), known)
     monkeypatch.setitem(networks.OF_VECTORS, "residual", known["residual"])
     return "residual"
 

@@ -173,7 +173,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
 def test_the_data_set_of_the_page_has_splits_without_a_common_row(monkeypatch) -> None:
     for registry in (SOURCES, PUBLISHED):
         monkeypatch.setitem(registry, "digits", None)  # which is taken away afterwards
-    code = example("Add a data set", most=40)
+    code = example("data_set", most=40)
     exec(code, {**vars(sources), "SOURCES": SOURCES, "SourceFacts": SourceFacts})
     monkeypatch.setitem(sources._READERS, "digits", PUBLISHED["digits"])
     config = DataConfig("digits")
