@@ -112,9 +112,13 @@ def measures(
 
 
 def means(found: Mapping[str, Any]) -> dict[str, Any]:
-    """MEANS of what is ``found``: of all rows (``measures``), and of ``groups`` by name."""
+    """MEANS of what is ``found``: of all rows (``measures``), and with the accuracy of ``groups``
+    by name.
+    """
     all_rows, groups = found["measures"], found["groups"]
-    by_name = {name: group.means() for name, group in groups.items()}
+    by_name = {
+        name: {"accuracy": group.accuracy, **group.means()} for name, group in groups.items()
+    }
     return {"measures": all_rows and all_rows.means(), "groups": by_name}
 
 

@@ -50,7 +50,7 @@ from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .cells import Cell, Reference
 from .private_training import PrivateTraining, first_embedder
-from .table import MEASURES, lines_of, plot, render, summarise, to_csv, to_latex
+from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv, to_latex
 
 Lines = list[dict[str, Any]]
 MEMORY = Path("/proc/meminfo")
@@ -179,7 +179,8 @@ def _write(
     rows, lines = summarise(known, measure or MEASURES[0]), lines_of(known, name or data.source)
     content = json.dumps({"table": rows, "cells": known}, indent=2)
     write_file(out / "comparison.json", content)
-    write_file(out / "comparison.md", f"{render(rows)}\n\n{spent(cells)}\n")
+    tables = f"{render(rows)}\n\n{spent(cells)}\n", groups_table(lines)
+    write_file(out / "comparison.md", "\n".join(filter(None, tables)))
     write_file(out / "comparison.csv", to_csv(lines))
     write_file(out / "comparison.tex", to_latex(lines, spent(cells)))
     write_file(out / f"{measure or MEASURES[0]}_by_epsilon.svg", plot(rows))

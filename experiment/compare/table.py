@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import statistics
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ SHOWN = {
     "rmse": ("RMSE", 1, ".4g"),
     "r2": ("$R^2$", 1, ".3f"),
 }
+LATEX = re.compile(r"[\\$^]")  # of SHOWN, which Markdown does not want
 MARKERS = "osD^vP*X<>"
 SIZE = 6.4, 4.2  # of the picture, inches
 INK = "#1b2733"
@@ -200,7 +202,7 @@ def lines_of(results: Results, data: str) -> Results:
     is a ``claim``, what that says; ``refused`` is why a cell has no model.
     """
     lines, groups = [], {name: None for r in results for name in r.get("groups") or ()}
-    columns = (*COLUMNS, *(f"{measure} of {name}" for name in groups for measure in MEANS))
+    columns = (*COLUMNS, *(f"{measure} of {name}" for name in groups for measure in MEASURES))
     for result in results:
         errors, of_labels = (result.get(name) or {} for name in ("errors", "label_errors"))
         known = {"data": data, "label_rmse": of_labels.get("rmse"), **result, **errors}
@@ -221,20 +223,60 @@ def to_csv(lines: Results) -> str:
 
 
 def to_latex(lines: Results, note: str) -> str:
-    """A table for booktabs, below a ``note``: by method and budget mean and range over seeds."""
+    """Tables for booktabs, below a ``note``: of all test rows, and of each group of them."""
+    tables = [f"% Means, and ranges over seeds. {note}"]
+    for name, of in {"": lines, **_by_group(lines)}.items():
+        heading, *rows = _cells(of)
+        # Of LaTeX's special characters a method can have this one alone (``MethodConfig``)
+        rows = [[method.replace("_", r"\_"), *others] for method, *others in rows]
+        first, *others = (" & ".join(row) + r" \\" for row in [heading, *rows])
+        begin = rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}"
+        tables += [f"% Test rows of the group {name}"] if name else []
+        tables += [
+            begin,
+            r"\toprule",
+            first,
+            r"\midrule",
+            *others,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    return "\n".join([*tables, ""])
+
+
+def groups_table(lines: Results) -> str:
+    """Markdown: what ``to_latex`` has of each group of test rows, or nothing without groups."""
+    tables = []
+    for name, of in _by_group(lines).items():
+        heading, *rows = _cells(of)
+        heading = [LATEX.sub("", cell) for cell in ["Method", "Epsilon", *heading[2:]]]
+        ruled = [heading, ["---"] * len(heading), *rows]
+        body = "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+        tables.append(f"Test rows of the group {name}, means and ranges over seeds:\n\n{body}\n")
+    return "\n".join(tables)
+
+
+def _by_group(lines: Results) -> dict[str, Results]:
+    """The ``lines`` with a group's measures in the place of all rows', by the group's name."""
+    found = [column.partition(" of ") for column in (lines[0] if lines else ())]
+    return {
+        " ".join(name.split()): [
+            line | {each: line.get(f"{each} of {name}") for each in SHOWN} for line in lines
+        ]
+        for name in dict.fromkeys(name for _, of, name in found if of)
+    }
+
+
+def _cells(lines: Results) -> list[list[str]]:
+    """A heading and, by method and budget, means and ranges of what any of the ``lines`` has."""
     shown = {name: form for name, form in SHOWN.items() if {line[name] for line in lines} - {None}}
-    heading = ["Method", r"$\varepsilon$", *(name for name, *_ in shown.values()), "Seeds"]
-    rows = [heading]
+    rows = [["Method", r"$\varepsilon$", *(name for name, *_ in shown.values()), "Seeds"]]
     for (method, budget), group in _groups(lines).items():
         claimed = " (claimed)" if group[0]["claim"] else ""
         epsilon = "--" if budget is None else f"{max(line['epsilon'] for line in group):g}{claimed}"
         scores = [_spread([line[name] for line in group], *form) for name, form in shown.items()]
-        # Of LaTeX's special characters a name can have this one alone (``MethodConfig``)
-        rows.append([method.replace("_", r"\_"), epsilon, *scores, str(len(group))])
-    first, *others = (" & ".join(row) + r" \\" for row in rows)
-    columns = "l" + "r" * (len(heading) - 1)
-    top = f"% Means, and ranges over seeds. {note}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"
-    return "\n".join([*top, first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}", ""])
+        rows.append([method, epsilon, *scores, str(len(group))])
+    return rows
 
 
 def _spread(values: list[float | None], _: str, factor: int, form: str) -> str:

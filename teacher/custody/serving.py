@@ -26,6 +26,10 @@ from .opening import custody, teacher_factory
 from .private_settings import PrivateSide
 
 CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
+PAGE = (
+    "a browser that opens this URL shows the custodian's page: any name, with a key of the role "
+    "custodian (`labelwall keys add`) as its password. Ctrl-C ends the service"
+)
 LOADING = threading.Lock()  # one thread loads torch, whose modules import each other
 
 
@@ -67,6 +71,8 @@ def serve(
             # Before uvicorn takes the signal over, and when it raises it again, having stopped.
             signal.signal(signal.SIGTERM, running.handle_exit)
             print(address(service, bound), flush=True)
+            if not child_of:
+                Console().say(PAGE)
             running.run(sockets=[bound])
 
 

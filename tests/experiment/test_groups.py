@@ -87,11 +87,13 @@ def test_a_comparison_tells_groups_of_each_cell(frame: pandas.DataFrame) -> None
     with open("out/comparison.csv") as file:
         lines = [*csv.DictReader(file)]
     assert all(float(line["auroc of A"]) > 0.5 for line in lines)
-    named = [f"{measure} of {group}" for group in GROUPS for measure in MEANS]
+    named = [f"{measure} of {group}" for group in GROUPS for measure in ("accuracy", *MEANS)]
     assert [*lines[0]][-len(named) :] == named
     assert [*table.frame().columns][-len(named) :] == named
     cells = json.loads(Path("out/comparison.json").read_text())["cells"]
     assert all([*cell["groups"]] == [*GROUPS] for cell in cells)
+    for page in (Path("out/comparison.md"), Path("out/comparison.tex")):
+        assert page.read_text().count("Test rows of the group ") == len(GROUPS)
 
 
 def test_groups_of_rows_that_are_held_out_and_of_images(frame, tmp_path: Path) -> None:

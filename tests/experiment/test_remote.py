@@ -109,6 +109,7 @@ def test_an_analysts_process_can_open_draw_and_write_nothing_private(tmp_path, b
         cwd=custodian,
         env=environment(),
         stdout=pipe,
+        stderr=pipe,
         text=True,
     )
     try:
@@ -120,7 +121,8 @@ def test_an_analysts_process_can_open_draw_and_write_nothing_private(tmp_path, b
         done = subprocess.run(ask, cwd=analyst, env=started, capture_output=True, text=True)
     finally:
         service.terminate()
-        service.communicate()
+        _, said = service.communicate()
+    assert "a browser that opens this URL shows the custodian's page" in said
     assert done.returncode == 0, done.stderr
     status, loaded = json.loads(done.stdout.splitlines()[-1])
     assert status == 0

@@ -8,6 +8,7 @@ import pytest
 from labelwall.experiment.compare.cells import MethodConfig
 from labelwall.experiment.compare.table import (
     COLUMNS,
+    groups_table,
     lines_of,
     render,
     summarise,
@@ -81,3 +82,20 @@ def test_measures_are_columns_and_one_of_them_can_be_shown() -> None:
     assert "| private_knn k=10 | 0.95 | 11 |  | 0.7500 (0.7500 to 0.7500) | 2 | 3 |" in shown
     assert "| forest | 2 (claimed) |  |  | unknown | 1 | 1 |" in shown
     assert "| poor | 0.1 |  | nothing affordable |" in shown
+
+
+def test_each_group_of_test_rows_has_a_table() -> None:
+    first, second, *_ = RESULTS
+    women, men = {"accuracy": 0.5, "auroc": 0.625}, {"accuracy": 0.75, "auroc": None}
+    of_men = "men of the\nnorth"
+    lines = lines_of([{**first, "groups": {"women": women, of_men: men}}, second], "a")
+    assert [line[f"accuracy of {of_men}"] for line in lines] == [0.75, None]
+    whole, *groups = to_latex(lines, "").split("% Test rows of the group ")
+    assert "60.0 (50.0 to 70.0)" in whole
+    assert [group.splitlines()[0] for group in groups] == ["women", "men of the north"]
+    assert r"private\_knn k=10 & 0.95 & 50.0 & 0.625 & 2 \\" in groups[0].splitlines()
+    assert r"private\_knn k=10 & 0.95 & 75.0 & 2 \\" in groups[1].splitlines()
+    shown = groups_table(lines).split("Test rows of the group ")
+    assert "| Method | Epsilon | Accuracy (%) | AUROC | Seeds |" in shown[1].splitlines()
+    assert "| private_knn k=10 | 0.95 | 75.0 | 2 |" in shown[2].splitlines()
+    assert groups_table(lines_of(RESULTS, "a")) == groups_table([]) == ""
