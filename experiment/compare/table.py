@@ -225,13 +225,13 @@ def to_csv(lines: Results) -> str:
 def to_latex(lines: Results, note: str) -> str:
     """Tables for booktabs, below a ``note``: of all test rows, and of each group of them."""
     tables = [f"% Means, and ranges over seeds. {note}"]
-    for name, of in {"": lines, **_by_group(lines)}.items():
+    for name, of in [(None, lines), *_by_group(lines).items()]:
         heading, *rows = _cells(of)
         # Of LaTeX's special characters a method can have this one alone (``MethodConfig``)
         rows = [[method.replace("_", r"\_"), *others] for method, *others in rows]
         first, *others = (" & ".join(row) + r" \\" for row in [heading, *rows])
         begin = rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}"
-        tables += [f"% Test rows of the group {name}"] if name else []
+        tables += [] if name is None else [f"% Test rows of the group {name}"]
         tables += [
             begin,
             r"\toprule",
