@@ -6,20 +6,18 @@ which is computed once.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.torch
 import torch
-from joblib import Parallel, delayed
 from numpy.lib.format import open_memmap
 from torch import nn
 
 from ..wall.errors import InvalidInput
 from ..wall.features.embedder import unit_length
-from ..wall.features.network import session_of
+from ..wall.features.network import by_session
 from ..wall.labels import LabelSpace
 from ..wall.layers import Enlarged, Stages
 from ..wall.messages import BESIDE, RELEASED, SIDES, ExtractorSpec
@@ -278,18 +276,10 @@ def _on_cpu(
     front: nn.Module, images: np.ndarray, workers: int
 ) -> Callable[[torch.Tensor], np.ndarray]:
     """By ONNX Runtime, in a third of torch's time; by torch where there is no such form."""
-    session = session_of(front, unit_scale(images[:1]).numpy())
-    if session is None:
+    compute = by_session(front, unit_scale(images[:1]).numpy(), workers)
+    if compute is None:
         return lambda x: front(x).half().numpy()
-    run = partial(session.run, None)
-
-    def compute(x: torch.Tensor) -> np.ndarray:
-        rows = ({"inputs": row[np.newaxis]} for row in x.contiguous().numpy())
-        with Parallel(n_jobs=workers, prefer="threads", batch_size=8) as threads:
-            done = [found for (found,) in threads(delayed(run)(row) for row in rows)]
-        return np.concatenate(done).astype(np.float16)
-
-    return compute
+    return lambda x: compute(x.contiguous().numpy()).astype(np.float16)
 
 
 def _views(x: torch.Tensor, config: StudentConfig) -> list[torch.Tensor]:

@@ -18,6 +18,7 @@ from ..wall.files import reading
 from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.preprocessing import Preprocessing
+from ..wall.progress import TaskProgress
 from ..wall.questions import Round
 from .asking.ask import Asked
 from .asking.asking_features import estimates
@@ -232,9 +233,10 @@ def _train(
     lesson = replace(lesson, labels=cleaned.labels)
     if student.backbone == PRETRAINED:
         spec = _fine_tuned(lesson, public, planned, asked, folder, console)
-        worse = _worse_than_labels(spec, public, soft)
+        scoring = partial(console.progress, "scoring")
+        worse = _worse_than_labels(spec, public, soft, scoring)
         spec = spec.with_mirror() if student.mirrors else spec
-        predicted = outputs(spec, public.data.test_inputs)
+        predicted = outputs(spec, public.data.test_inputs, scoring)
     else:
         if number not in behind:
             lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
@@ -331,14 +333,17 @@ def _with_public_labels(lesson: Lesson, learned: np.ndarray | None) -> Lesson:
     return replace(lesson, labels=labels, chances=soft)
 
 
-def _worse_than_labels(spec: ExtractorSpec, public: PublicRows, soft: np.ndarray | None) -> bool:
+def _worse_than_labels(
+    spec: ExtractorSpec, public: PublicRows, soft: np.ndarray | None, progress: TaskProgress
+) -> bool:
     """Whether a student of classes gives public rows labels that released probabilities, float32
     [n, c], hold for much less likely than their own.
     """
     if soft is None or public.task.labels.kind != "class":
         return False
     rows = has_soft(soft, len(soft))
-    likely, said = soft[rows], outputs(spec, public.data.inputs[rows]).argmax(axis=1)
+    said = outputs(spec, public.data.inputs[rows], progress).argmax(axis=1)
+    likely = soft[rows]
     given = float(likely[np.arange(len(said)), said].mean())
     return given < float(likely.max(axis=1).mean()) - MOST_LOST
 

@@ -40,7 +40,6 @@ from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_d
 from .student_config import StudentConfig
 
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
-BATCH = 500  # rows whose features are computed at once
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
 # The linear student: one layer on feature vectors, or on a network's features of images, which are
 # computed once. Training standardises them, and the layer takes that in afterwards.
@@ -261,17 +260,21 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
         raise InvalidInput("student.backbone", rule, width)
 
 
-def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
+def outputs(
+    spec: ExtractorSpec, inputs: np.ndarray, progress: TaskProgress = no_progress
+) -> np.ndarray:
     """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
-    return student_model.outputs(student_model.preprocessed(spec), inputs, spec.num_classes)
+    module = student_model.preprocessed(spec)
+    return student_model.outputs(module, inputs, spec.num_classes, progress)
 
 
 def features_of(spec: ExtractorSpec, rows: np.ndarray) -> np.ndarray:
     """Penultimate features of PUBLIC rows, float32 [n, d], computed in batches."""
     network, preprocess = load(spec), Preprocessing(spec.mean, spec.std)
+    size = student_model.batch_size(network)
     with torch.inference_mode():
         parts = [
-            network.features(preprocess(rows[i : i + BATCH])) for i in range(0, len(rows), BATCH)
+            network.features(preprocess(rows[i : i + size])) for i in range(0, len(rows), size)
         ]
     return torch.cat(parts).numpy()
 

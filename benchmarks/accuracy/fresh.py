@@ -387,7 +387,7 @@ def run(
         if method == "told":
             command += ["--expected_records", str(len(split.private))]
         if split.bounds is not None:
-            command += ["--data.labels", "value", "--data.bounds", *map(str, split.bounds)]
+            command += ["--data.labels", "value", "--data.bounds", str([*split.bounds])]
         folder, began = RunFolder(here / "run"), time.monotonic()
         done = subprocess.run(command, stdout=subprocess.DEVNULL)
         if done.returncode and folder.stopped.exists():

@@ -183,7 +183,8 @@ def _dotted(words: Sequence[str]) -> dict[str, Any]:
     for word in rest:
         flag, given, text = word.partition("=")
         if not flag.startswith("--"):
-            raise BadSetting(f"unexpected argument {word!r}: settings are given by --NAME VALUE.")
+            form = "settings are given by --NAME VALUE, lists by --NAME '[A, B]'."
+            raise BadSetting(f"unexpected argument {word!r}: {form}")
         value = text if given else next(rest, "--")
         if not given and value.startswith("--"):
             raise BadSetting(f"`{flag}` must have a value.")

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from labelwall.student import student_model
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import Layer, beside, divide, keep_views, start
 from labelwall.student.linear.stored import StoredFit, to_bytes
@@ -110,6 +111,24 @@ def test_the_student_has_both_networks_features_and_the_mean_of_their_logits(fea
     assert mirrored.without_mirror() == both == both.without_mirror()
     assert both.network == mirrored.network == f"pretrained/{MODEL}"
     assert finite.all()
+
+
+def test_many_images_are_computed_one_by_one_without_a_difference(features, monkeypatch) -> None:
+    network, reported = start(features, CONFIG, CLASSES), []
+    tensors = safetensors.torch.load(network.weights)
+    tensors["head.weight"] = torch.randn_like(tensors["head.weight"])
+    spec = replace(network, weights=safetensors.torch.save(tensors))
+    scale = Preprocessing(spec.mean, spec.std)
+    with torch.inference_mode():
+        expected = load(spec)(scale(IMAGES)).numpy()
+    np.testing.assert_allclose(outputs(spec, IMAGES), expected, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(student_model, "SESSION_ROWS", len(IMAGES))
+    monkeypatch.setattr(student_model, "SESSION_PART", 25)
+    monkeypatch.setattr(student_model, "LARGE_BATCH", None)  # torch is not asked
+    said = outputs(spec, IMAGES, lambda *seen: reported.append(seen))
+    np.testing.assert_allclose(said, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(outputs(spec, IMAGES[::-1])[::-1], said)
+    assert reported == [(25, 60), (50, 60), (60, 60)]
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(0, SHAPE[:2]), (2, None), (99, (16, 16))])

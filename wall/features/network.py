@@ -4,11 +4,13 @@ The processor computes each row alone. An accelerator sees one fixed, padded bat
 on noise finds whether a row's slot in it matters.
 """
 
-from functools import cached_property, lru_cache
+from collections.abc import Callable
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import onnxruntime
 import torch
+from joblib import Parallel, delayed
 from torch import nn
 
 from ..devices import device_of, reproducible
@@ -131,6 +133,26 @@ def session_of(module: nn.Module, row: np.ndarray) -> onnxruntime.InferenceSessi
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # else sums depend on the number of threads
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def by_session(
+    module: nn.Module, row: np.ndarray, workers: int
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What gives the module's outputs for rows like ``row`` [1, ...], each by itself, on so many
+    threads; None if the module has no form in ONNX.
+    """
+    session = session_of(module, row.copy())  # whatever its strides
+    if session is None:
+        return None
+    run = partial(session.run, None)
+
+    def compute(rows: np.ndarray) -> np.ndarray:
+        rows = np.ascontiguousarray(rows)
+        each = ({"inputs": rows[n : n + 1]} for n in range(len(rows)))
+        with Parallel(n_jobs=workers, prefer="threads", batch_size=8) as threads:
+            return np.concatenate([found for (found,) in threads(delayed(run)(x) for x in each)])
+
+    return compute
 
 
 @lru_cache(maxsize=KEPT)
