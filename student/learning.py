@@ -238,8 +238,14 @@ def _train(
         spec = spec.with_mirror() if student.mirrors else spec
         predicted = outputs(spec, public.data.test_inputs, scoring)
     else:
+        plain = lesson
         if number not in behind:
             lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+        if lesson is plain and public.learned is not None:
+            # A released label of a labelled public row is less noisy than the true one, and says
+            # less of its row: both are learned. The classifier that labels virtual rows knows both.
+            rows = np.flatnonzero(public.learned >= 0)
+            lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
         spec, predicted = _small(lesson, seen, public, planned, folder, console)
     folder.save_student(number, spec, cleaned.labels)
     return Learned(
@@ -261,11 +267,6 @@ def _small(
     console: Console,
 ) -> tuple[ExtractorSpec, np.ndarray]:
     """A student that is trained in memory, and its outputs for the test rows."""
-    if public.learned is not None:
-        # A released label of a labelled public row is less noisy than the true one, and says less
-        # of its row: both are learned.
-        rows = np.flatnonzero(public.learned >= 0)
-        lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
     weights = train(
         public.settings.student,
         lesson,

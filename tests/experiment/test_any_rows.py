@@ -12,8 +12,10 @@ import safetensors
 from labelwall import pipeline
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import learning as training
+from labelwall.student.batches import has_soft
 from labelwall.student.linear import fit_classes, shift_of_gradients
 from labelwall.student.linear.shares import Shares
+from labelwall.student.linear.tuning import VIRTUAL_ROWS
 from labelwall.student.round_files import CLASSIFIER, COUNTED, FEATURES
 from labelwall.student.student_model import load
 from tests.experiment import checks, tiny
@@ -183,3 +185,26 @@ def test_labels_of_public_rows_are_learned_or_serve_metrics(folder: Path, use: s
     assert (metrics.label_accuracy is None) == (use == "train")
     assert checks.predict() == 0  # answered for nothing: the same sums are asked
     assert checks.receipt()["charged"] == {"sum": 0}
+
+
+@pytest.mark.parametrize("kind", ["private_linear", "private_knn"])
+def test_public_labels_are_learned_once(folder: Path, kind: str, monkeypatch) -> None:
+    """By the classifier that labels virtual rows, or by the student where there is none."""
+    lessons, train = [], training.train
+
+    def seen(config, lesson, **others):
+        lessons.append(lesson)
+        return train(config, lesson, **others)
+
+    monkeypatch.setattr(training, "train", seen)
+    monkeypatch.setattr(training, "FEW_PUBLIC", 0)  # else a classifier is the student
+    if kind == "private_knn":
+        tiny.configure()
+    assert pipeline.main([*checks.RUN[:-1], "--public_labels", "train"]) == 0
+    asked = 40 if kind == "private_linear" else 12
+    soft = has_soft(lessons[0].chances, len(lessons[0].labels))
+    assert soft.sum() == (asked + VIRTUAL_ROWS if kind == "private_linear" else 0)
+    with np.load("data.npz") as stored:
+        truth = stored["public_y"]
+    hard = lessons[0].labels[-len(truth) :].tolist() == truth.tolist()
+    assert hard is (kind == "private_knn")
