@@ -19,6 +19,8 @@ COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-valid
 MOMENTS = "noisy moments"
 UNKNOWN = "nothing"  # the released counts do not tell the records from none
 
+LEAST_ERROR = 0.035  # of an estimate by probabilities: a linear model is not quite right
+
 T = TypeVar("T")
 Errors = dict[str, float]  # of values, by measure: rmse, mae, r2
 
@@ -44,6 +46,12 @@ class Estimate:
     def known(self) -> bool:
         return not self.why and self.by != UNKNOWN
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between which shares of right labels nine of ten runs were; chosen by five sets."""
+        wide = 2 * max(self.error, LEAST_ERROR)
+        return max(self.right - wide, 0.0), min(self.right + wide, 1.0)
+
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""
         if not self.known:
@@ -52,6 +60,9 @@ class Estimate:
             deviation = math.sqrt(max(self.right, 0.0))
             return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
         name = "consistent" if self.by == AGREEMENT else "right"
+        if self.by == PROBABILITIES:  # whose errors on data were measured
+            low, high = (100 * end for end in self.range)
+            name = f"({low:.0f} to {high:.0f}%) {name}"
         return f"about {100 * self.right:.0f}% {name} by {self.by}"
 
 

@@ -400,7 +400,8 @@ def run(
             assert summary.test_errors is not None
             right = summary.test_errors["r2"]
         estimate = summary.kept.estimate
-        said = estimate.right if estimate is not None and estimate.known else None
+        known = estimate is not None and estimate.known
+        said = [estimate.right, *estimate.range] if known else None
         mechanism = _of_config(here / "run" / "config.yaml")
         return {"right": right, "estimate": said, "seconds": time.monotonic() - began} | mechanism
 

@@ -258,11 +258,15 @@ def test_an_estimate_that_noise_moves_says_nothing() -> None:
         estimates.by_probabilities(sure, (0.77, 0.83)),
         estimates.by_probabilities(sure, (0.6, 0.95)),
     )
-    assert (narrow.known, narrow.text()) == (True, "about 80% right by probabilities")
+    assert (narrow.known, narrow.text()) == (True, "about 80% (73 to 87%) right by probabilities")
     assert (wide.known, wide.text()) == (False, "unknown (the noise hides how sure labels may be)")
     assert wide.error > 0.17
     assert narrow.error == pytest.approx(0.036, abs=0.001)
     assert not estimates.worse(wide, narrow)
+    assert narrow.range == pytest.approx((0.8 - 2 * narrow.error, 0.8 + 2 * narrow.error))
+    sure = replace(narrow, right=0.99, error=0.01)
+    assert sure.range == pytest.approx((0.92, 1))
+    assert sure.text() == "about 99% (92 to 100%) right by probabilities"
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
