@@ -40,6 +40,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ from labelwall.benchmarks.accuracy.linear_accuracy import (
     descend,
     shares,
 )
+from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
@@ -85,6 +87,14 @@ from labelwall.wall.questions import QueryForm, SumsForm
 PRIVATE, PUBLIC, TEST = 6_000, 1_000, 1_000
 LEAST_TEXT = 120  # characters of a docstring
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
+COLUMNS = ("set", "method", "no epsilon", *(f"{epsilon:g}" for epsilon in EPSILONS))
+NAMES = {
+    "default": "labelwall",
+    "labelled": "labelwall, labelled public rows",
+    "noisy_sgd": "Linear NoisySGD",
+    "dp_ebm": "DP-EBM",
+    "public_trees": "public trees",
+}
 FOURIER = 256  # features of the peer
 RUNS = ("default", "told", "labelled")
 IN_MEMORY = "labels"
@@ -453,6 +463,19 @@ def table(runs: list[dict]) -> None:
             print(f"| {name}, {epsilon:g} |", " | ".join(cells), "|")
 
 
+def recorded(runs: list[dict], names: list[str], methods: list[str]) -> list[list]:
+    """A row of COLUMNS for each set and method: medians over seeds, in percent."""
+    rows = []
+    for name, method in product(names, methods):
+        row: list = [name, NAMES.get(method, method)]
+        for epsilon in (0.0, *EPSILONS):
+            key = {"set": name, "method": method, "epsilon": epsilon}
+            value = percent([run["right"] for run in runs if key.items() <= run.items()])
+            row.append("below -100" if value is not None and value < -100 else value)
+        rows.append(row)
+    return [row for row in rows if any(value is not None for value in row[2:])]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -464,6 +487,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[*RUNS, *PEERS])
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add_record(parser)
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
     runs, names = list(lines(options.out)), options.sets or HALVES[options.half]
@@ -480,6 +504,9 @@ def main() -> None:
                     with options.out.open("a") as file:
                         file.write(json.dumps(runs[-1]) + "\n")
     table(runs)
+    if options.record:
+        rows = recorded([r for r in runs if r["seed"] in options.seeds], names, options.methods)
+        record("fresh", COLUMNS, rows, keys=2, seeds=options.seeds)
 
 
 if __name__ == "__main__":

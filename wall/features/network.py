@@ -138,8 +138,9 @@ def session_of(module: nn.Module, row: np.ndarray) -> onnxruntime.InferenceSessi
 def by_session(
     module: nn.Module, row: np.ndarray, workers: int
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What gives the module's outputs for rows like ``row`` [1, ...], each by itself, on so many
-    threads; None if the module has no form in ONNX.
+    """A function that gives the module's outputs for rows like ``row`` [1, ...], each by itself.
+
+    ``workers``: threads. None if the module has no form in ONNX.
     """
     session = session_of(module, row.copy())  # whatever its strides
     if session is None:
