@@ -48,7 +48,7 @@ class Estimate:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Between which shares of right labels nine of ten runs were; chosen by five sets."""
+        """Between which shares of right labels nine of ten runs were (docs/decisions.md)."""
         wide = 2 * max(self.error, LEAST_ERROR)
         return max(self.right - wide, 0.0), min(self.right + wide, 1.0)
 
