@@ -162,13 +162,14 @@ class Layer:
     def released(cls, file: Path, features: ExtractorSpec, plain: np.ndarray) -> "Layer":
         """A released classifier of the ``features``, of which PUBLIC rows are ``plain``, [n, d].
 
-        It sees rows at one length, which a linear layer can not: all get these rows' mean length.
+        It sees rows at one length, or up to one, which a linear layer can not: all get these rows'
+        mean length.
         """
         weights, constant = stored_layer(file)
         axes = features.projection()
         axes = np.eye(plain.shape[1]) if axes is None else axes
         center = np.asarray(features.center or np.zeros(plain.shape[1]))
-        lengths = np.linalg.norm((plain - center) @ axes, axis=1)
+        lengths = np.maximum(np.linalg.norm((plain - center) @ axes, axis=1), features.radius)
         length = unit_length(features, axes.shape[1]) / max(float(lengths.mean()), 1e-12)
         layer = axes @ weights[:-1] * length
         return cls(layer, constant * weights[-1] - center @ layer)
@@ -197,7 +198,13 @@ class Layer:
         weights = safetensors.torch.save(tensors)
         outputs = len(self.constant)
         return replace(
-            features, num_classes=outputs, weights=weights, center=(), axes=b"", scale=1.0
+            features,
+            num_classes=outputs,
+            weights=weights,
+            center=(),
+            axes=b"",
+            radius=0.0,
+            scale=1.0,
         )
 
 

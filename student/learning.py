@@ -29,7 +29,7 @@ from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
-from .linear.stored import stored_probabilities
+from .linear.stored import stored_probabilities, stored_steps
 from .linear.virtual_rows import virtual_rows
 from .public_settings import FEW_PUBLIC
 from .results import Estimate, RoundResult, StudentScore
@@ -185,7 +185,7 @@ def _released_network(
         layer = Layer.released(file, features, public.features.plain(features))
         student = (layer.mean(Layer.of(features)) if refined else layer).on(features)
         return student.with_mirror() if public.settings.student.mirrors else student
-    return as_network(file, features) if public.task.labels.kind == "class" else None
+    return as_network(file, features) if public.task.labels.kind != "attributes" else None
 
 
 def _fewest(public: PublicRows, asked: Asked) -> int:
@@ -357,18 +357,21 @@ def _with_virtual_rows(
     planned: Round,
     folder: RoundFiles,
 ) -> Lesson:
-    """With what the round's classifier says of virtual rows.
+    """With what the round's classifier or regression says of virtual rows.
 
     The labels of few rows do not tell a student all that their classifier knows; it says as much of
-    any vector. No virtual rows are added where the student sees images or learns no probabilities,
-    and where the round left no classifier of classes. A resumed run has the same rows.
+    any vector. No virtual rows are added where the student sees images or learns no probabilities
+    of classes, and where the round left no classifier. A resumed run has the same rows.
     """
     path = folder.round(planned.number) / CLASSIFIER
     learns = lesson.chances is not None and public.settings.student.soft
-    if not learns or seen.pool.inputs.ndim != 2 or not path.exists():
+    values = public.task.labels.kind == "value"
+    if not (learns or values) or seen.pool.inputs.ndim != 2 or not path.exists():
         return lesson
     rows = virtual_rows(seen.pool.inputs, planned.seed)
     features, finite = seen.embed(asked.features.spec, rows)
+    if values:
+        return lesson.with_rows(rows[finite], stored_steps(path, features[finite]))
     chances = stored_probabilities(path, features[finite])
     return lesson.with_rows(rows[finite], chances.argmax(axis=1), chances)
 

@@ -100,10 +100,10 @@ class PublicSide(FirstFeatures, Computing):
         choice: which public rows are asked: typical ones (dense rows of every cluster of the
             round's features), or random ones.
         student: the public-side network and its training.
-        public_labels: what labels of public rows serve, where these have classes: reported metrics
-            and the choice of a method alone (metrics), or training as well (train, the default for
-            one's own data): private_linear's sums then say what a classifier of these labels
-            misses, and the student learns them beside the released labels.
+        public_labels: what labels of public rows serve, classes or values: reported metrics and the
+            choice of a method alone (metrics), or training as well (train, the default for one's
+            own data): private_linear's sums then say what a classifier of these labels misses, and
+            the student learns them beside the released labels.
         seed: public randomness alone (which queries, network initialisation, batches); never the
             noise.
         expected_records: a PUBLIC guess of the number of private records (a count), for plans and
@@ -123,7 +123,7 @@ class PublicSide(FirstFeatures, Computing):
 
     @property
     def taught(self) -> bool:
-        return self.public_labels == "train" and self.data.labels == "class"
+        return self.public_labels == "train" and self.data.labels in ("class", "value")
 
     @property
     def known_records(self) -> int | None:

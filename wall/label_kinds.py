@@ -218,6 +218,16 @@ class ValueLabels(LabelSpace):
         return None if label == ABSTAINED else f"{self.decode(label):.4g}"
 
 
+def half_ranges(steps: np.ndarray) -> np.ndarray:
+    """Values of ``steps``, int64 [n], in half ranges from the middle of the bounds: float64 [n]."""
+    return 2.0 * steps / STEPS - 1
+
+
+def steps_of(values: np.ndarray) -> np.ndarray:
+    """The nearest steps, int64 [n], of values in half ranges, outside ones clipped."""
+    return np.rint((np.clip(values, -1, 1) + 1) / 2 * STEPS).astype(np.int64)
+
+
 def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
     """Root mean squared and mean absolute error, in the values' unit, and R2 of float64 [n] each.
 

@@ -118,6 +118,20 @@ class BinsLayer(nn.Module):
         return torch.cat([x, inside * self.height], dim=1)
 
 
+class Shortened(nn.Module):
+    """Vectors divided by the radius, or by their length if it is more, times the root of their
+    number of entries.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.radius = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = torch.maximum(x.norm(dim=1, keepdim=True), self.radius.clamp_min(1e-15))
+        return x * (x.shape[1] ** 0.5 / length)
+
+
 class Trees(nn.Module):
     """Vectors, and beside them sums of the leaves that they reach in trees.
 

@@ -20,7 +20,7 @@ from torch import nn
 from .errors import InvalidInput, MissingData
 from .feature_maps import MAPS, FeatureMap
 from .hog import cell_size, dimensions
-from .layers import Beside, Decision, Enlarged, Hog, Levels, Stages, Trees
+from .layers import Beside, Decision, Enlarged, Hog, Levels, Shortened, Stages, Trees
 from .messages import (
     AT,
     BESIDE,
@@ -225,8 +225,9 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 def _released(network: Backbone, num_classes: int) -> Backbone:
     width = network.head.in_features
-    length_one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False)  # but for a factor
-    trunk = nn.Sequential(network.trunk, nn.Linear(width, width), length_one)
+    # Rows of length 1, or up to 1 for a value, but for a factor
+    one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False) if num_classes > 1 else Shortened()
+    trunk = nn.Sequential(network.trunk, nn.Linear(width, width), one)
     return Backbone(trunk, width, num_classes)
 
 

@@ -14,10 +14,14 @@ LabelKind = Literal["class", "attributes", "value"]  # of label_kinds.py
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """Statistics of PUBLIC rows that a round's extractor gets: so many axes, or landmarks."""
+    """Statistics of PUBLIC rows that a round's extractor gets: so many axes, or landmarks.
+
+    ``lengths``: whether features on axes keep their lengths, up to a radius.
+    """
 
     kind: Literal["axes", "landmarks"]
     count: int
+    lengths: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +137,9 @@ class SumsForm(MatrixForm):
 
     @property
     def basis(self) -> Basis | None:
-        return None if self.axes is None else Basis(kind="axes", count=self.axes)
+        if self.axes is None:
+            return None
+        return Basis(kind="axes", count=self.axes, lengths=self.labels == "value")
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         return dimensions + 1, outputs

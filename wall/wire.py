@@ -28,7 +28,7 @@ RECEIPT = TypeAdapter(Receipt)
 # What reading a reply of another form raises
 MALFORMED = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 SPEC_LISTS = ("input_shape", "mean", "std", "center")
-SPEC_FIELDS = {"backbone", "num_classes", "scale", *SPEC_LISTS}
+SPEC_FIELDS = {"backbone", "num_classes", "scale", *SPEC_LISTS}  # and radius, if it is not 0
 
 
 def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -75,7 +75,8 @@ def _safetensors(body: bytes) -> dict[str, np.ndarray]:
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:
     """An extractor as a safetensors body: fields (JSON), weights, axes and landmarks as bytes."""
-    fields = {name: value for name, value in asdict(spec).items() if name in SPEC_FIELDS}
+    known = SPEC_FIELDS | ({"radius"} if spec.radius else set())
+    fields = {name: value for name, value in asdict(spec).items() if name in known}
     parts = {"fields": json.dumps(fields).encode(), "weights": spec.weights, "axes": spec.axes}
     parts |= {LANDMARKS: spec.landmarks} if spec.landmarks else {}
     return encode({name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()})
@@ -105,7 +106,7 @@ def spec_from_fields(
 
     Raises InvalidInput for missing or unknown fields and for values of another type.
     """
-    if not isinstance(fields, dict) or set(fields) != SPEC_FIELDS:
+    if not isinstance(fields, dict) or {*fields} - {"radius"} != SPEC_FIELDS:
         rule = f"an object with {', '.join(sorted(SPEC_FIELDS))}"
         raise InvalidInput("extractor.fields", rule, "something else")
     lists = {name: fields[name] for name in SPEC_LISTS}
@@ -117,9 +118,17 @@ def spec_from_fields(
     if not all(type(size) is int and 0 < size < 1 << 20 for size in sizes):
         name = "extractor.input_shape, num_classes"
         raise InvalidInput(name, "positive sizes below 2^20", "something else")
-    numbers = [*lists["mean"], *lists["std"], *lists["center"], fields["scale"]]
+    numbers = [
+        *lists["mean"],
+        *lists["std"],
+        *lists["center"],
+        fields["scale"],
+        fields.get("radius", 0.0),
+    ]
     if not all(type(number) in (int, float) and abs(number) < 1e30 for number in numbers):
-        raise InvalidInput("extractor.mean, std, center, scale", "finite numbers", "something else")
+        raise InvalidInput(
+            "extractor.mean, std, center, scale, radius", "finite numbers", "something else"
+        )
     tuples = {name: tuple(values) for name, values in lists.items()}
     return ExtractorSpec(**{**fields, **tuples}, weights=weights, axes=axes, landmarks=landmarks)
 

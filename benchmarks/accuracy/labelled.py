@@ -49,7 +49,7 @@ from labelwall.student.asking.features import (
     quantised,
 )
 from labelwall.student.asking.matrix_round import MatrixRound
-from labelwall.student.linear.labelled import labelled
+from labelwall.student.linear.labelled import labelled_classes
 from labelwall.student.linear.released_network import as_network
 from labelwall.student.round_files import CLASSIFIER
 from labelwall.student.train import outputs
@@ -61,7 +61,7 @@ from labelwall.wall.computing import Computing
 from labelwall.wall.datasets.columns import encoding_of
 from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
 from labelwall.wall.features.embedder import Embedder, unit_length
-from labelwall.wall.label_kinds import label_space
+from labelwall.wall.label_kinds import ClassLabels, label_space
 from labelwall.wall.progress import no_progress
 from labelwall.wall.questions import QueryForm
 
@@ -116,7 +116,7 @@ def of_labels(x: Rows, y: Rows, classes: int, trees: Boosted, method: str) -> fl
         spec = first_extractor(_config(1.0, 0, "trees").public_side(), task, x["public"], trees)
         said = Embedder(spec).features(x["test"])[:, x["test"].shape[1] :]
         return float((said.argmax(axis=1) == y["test"]).mean())
-    known = labelled(_raw(x["public"]), y["public"], 63.0, classes)
+    known = labelled_classes(_raw(x["public"]), y["public"], 63.0, classes)
     assert known is not None
     inputs = np.pad(_raw(x["test"]).astype(float), ((0, 0), (0, 1)), constant_values=63)
     return float(((inputs @ known.weights).argmax(axis=1) == y["test"]).mean())
@@ -193,11 +193,11 @@ def released(
         form = replace(planned.form, axes=suited.axes, steps=planned.form.steps - 1)
         planned = replace(planned, form=form)
         spec, rows, length, counting = teacher(planned.form)
+    known = labelled_classes(rows["public"], y["public"], length, classes)
     with tempfile.TemporaryDirectory() as folder:
         answers, _ = ask_matrices(MatrixRound(
             count=counting.count, planned=planned, extractor=spec, features=rows["public"],
-            rows=rows["test"], labelled=labelled(rows["public"], y["public"], length, classes),
-            folder=Path(folder),
+            rows=rows["test"], labelled=known, folder=Path(folder),
         ))  # fmt: skip
         said = answers.labels
         if spec.backbone == TREES:
@@ -225,7 +225,7 @@ def main() -> None:
         for name in options.sets:
             x, y = parts(name, seed)
             classes = 1 + max(int(own.max()) for own in y.values())
-            trees = boosted(x["public"], y["public"], classes)
+            trees = boosted(x["public"], y["public"], ClassLabels.of(classes))
             assert trees is not None
             for epsilon in options.epsilons:
                 for method in (*ALONE, *asked):

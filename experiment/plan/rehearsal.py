@@ -26,7 +26,7 @@ from ...student.asking.features import (
     whitened,
 )
 from ...student.asking.matrix_round import MatrixRound
-from ...student.linear.labelled import Labelled, labelled
+from ...student.linear.labelled import PublicLabels, labelled
 from ...student.linear.shift_of_counts import compared
 from ...student.public_settings import FirstFeatures, PublicSide
 from ...teacher.mechanisms.base import Charging, Mechanism
@@ -96,7 +96,7 @@ class Rehearsal:
     scratch: Path
     _seen_by: dict[object, Seen] = field(default_factory=dict, init=False)
     _voting: dict[object, ScaledVoters] = field(default_factory=dict, init=False)
-    _alone: dict[object, Labelled | None] = field(default_factory=dict, init=False)
+    _alone: dict[object, PublicLabels | None] = field(default_factory=dict, init=False)
     _scores: dict[object, tuple[float, float]] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -247,13 +247,13 @@ class Rehearsal:
         answers, _ = ask_matrices(current)
         return asked, answers.labels
 
-    def _taught(self, view: View, form: QueryForm, fold: int) -> Labelled | None:
+    def _taught(self, view: View, form: QueryForm, fold: int) -> PublicLabels | None:
         """What the public labels of the other folds give without records."""
         key = view.whiten, form.basis, fold
         if key not in self._alone and self.labelled.public:
             seen, others = self._seen(view.whiten, form), ~self._asked(fold)
             self._alone[key] = labelled(
-                seen.labelled[others], self.labels[others], seen.length, self.task.num_classes
+                seen.labelled[others], self.labels[others], seen.length, self.task.labels
             )
         return self._alone.get(key)
 

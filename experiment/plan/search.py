@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from ...student.asking.boosted import TREES, Boosted, boosted, lacking
 from ...student.asking.features import first_extractor
+from ...student.asking.public_rows import learned_labels
 from ...student.learning import check_student
 from ...student.public_settings import STAGES, CountedPlan, PublicSide, can_count
 from ...teacher.accounting.accountant import require_affordable
@@ -129,8 +130,8 @@ def search(
 
     Raises InvalidInput if there is nothing to rehearse on, BudgetRefused if nothing is affordable.
     """
-    learned = public.labels if settings.taught else None
-    trees = boosted(public.inputs, learned, task.num_classes)
+    learned = learned_labels(settings, task, public)
+    trees = boosted(public.inputs, learned, task.labels)
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
             _rehearsal(named, task, _seen(public, named, trees), goal, progress, Path(scratch))

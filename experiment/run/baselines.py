@@ -3,7 +3,7 @@
 import numpy as np
 
 from ...student.asking.public_rows import MIN_LABELLED, PublicRows
-from ...student.linear.labelled import labelled
+from ...student.linear.labelled import labelled_classes
 from ...wall.features.embedder import unit_length
 from ...wall.labels import LabelSpace
 from .summary import Baselines
@@ -27,7 +27,7 @@ def baselines(public: PublicRows) -> Baselines | None:
         chosen = np.random.default_rng(0).permutation(len(truth))[:MOST]
         features = public.features.quantised(public.first, "test")[chosen]
         length = unit_length(public.first, features.shape[1])
-        free = labelled(features, truth[chosen], length, len(space.names))
+        free = labelled_classes(features, truth[chosen], length, len(space.names))
     return Baselines(
         frequent=frequent(space, truth),
         public=public.alone(public.first),

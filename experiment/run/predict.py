@@ -19,7 +19,7 @@ from ...student.asking.features import (
     of_rows,
     whitened,
 )
-from ...student.asking.public_rows import PublicRows
+from ...student.asking.public_rows import PublicRows, learned_labels
 from ...student.public_settings import PublicSide
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
@@ -75,8 +75,8 @@ def predict(
     asked = _rows(queries, task)
     learns = settings.whiten or of_rows(settings.features) or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
-    labels = public.labels if public and settings.taught else None
-    trees = None if public is None else boosted(public.inputs, labels, task.num_classes)
+    labels = None if public is None else learned_labels(settings, task, public)
+    trees = None if public is None else boosted(public.inputs, labels, task.labels)
     rows = {"public": public.inputs if public else asked, "asked": asked}
     features = PublicFeatures(settings, rows, console.progress, trees)
     folder = RunFolder(out.with_suffix(".fit"))

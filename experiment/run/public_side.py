@@ -7,7 +7,7 @@ import torch
 
 from ...student.asking.boosted import boosted
 from ...student.asking.features import PublicFeatures, first_extractor
-from ...student.asking.public_rows import PublicRows
+from ...student.asking.public_rows import PublicRows, learned_labels
 from ...student.learning import check_student
 from ...student.public_settings import PublicSide
 from ...wall.computing import free_threads
@@ -30,8 +30,8 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
         console.say(warning)
     for line in _untested(public, task.labels):
         console.say(line)
-    learned = public.labels if settings.taught else None
-    trees = boosted(public.inputs, learned, task.num_classes)
+    learned = learned_labels(settings, task, public)
+    trees = boosted(public.inputs, learned, task.labels)
     extractor = first_extractor(settings, task, public.inputs, trees)
     check_student(settings.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}

@@ -42,8 +42,10 @@ def public_alone(public: PublicRows, extractor: ExtractorSpec) -> str | None:
     if public.learned is None or (alone := public.alone(extractor)) is None:
         return None
     name, right = alone
+    values = public.task.labels.kind == "value"
+    score = f"R2 {right:.3f}" if values else f"{100 * right:.1f}% right"
     return (
-        f"public labels alone: {100 * right:.1f}% right by {name}, cross-validated on "
+        f"public labels alone: {score} by {name}, cross-validated on "
         f"{int((public.learned >= 0).sum())} rows. They are learned beside the released ones "
         "(--public_labels metrics: they serve metrics alone)"
     )

@@ -12,6 +12,7 @@ from ...wall.errors import InvalidInput
 from ...wall.matrices import MAX_ENTRY, Cells, inherit, nearest_cells
 from ...wall.messages import ABSTAINED, Answers
 from ...wall.questions import CellsForm
+from ..linear.labelled import Labelled
 from ..linear.measure import unit_inputs
 from ..linear.shift_of_counts import compared
 from ..linear.tuning import SURE_COUNT
@@ -44,7 +45,7 @@ def ask_cells(current: MatrixRound, form: CellsForm) -> tuple[Answers, Estimate 
         votes, estimate = _judged(histogram.counts / form.parts, current, form, centers, own)
     labels, outcomes = inherit(votes, nearest, form.margin)
     labelled = current.labelled
-    if votes is not None and labelled is not None and labelled.complete:
+    if votes is not None and isinstance(labelled, Labelled) and labelled.complete:
         inputs = unit_inputs(current.to_label, current.length)
         least = form.deviation * math.sqrt(form.row_neighbours)
         above = np.maximum(votes[nearest].sum(axis=1), least)
@@ -69,7 +70,8 @@ def _judged(
     few, votes = few_votes(votes, form), votes * times
     estimate = by_counts(votes, own, form.margin, noise * times)
     labelled = current.labelled
-    estimate = at_least(estimate, labelled.right if labelled and labelled.complete else 0.0)
+    complete = isinstance(labelled, Labelled) and labelled.complete
+    estimate = at_least(estimate, labelled.right if labelled and complete else 0.0)
     return votes, noted(estimate, few=few, foreign=shares.foreign)
 
 

@@ -27,7 +27,7 @@ from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ...wall.questions import QueryForm
-from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS
+from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS, RADIUS
 from ..public_settings import IMAGENET, STAGES, TIMM, FirstFeatures
 from .boosted import TREES, Boosted, lacking
 
@@ -68,7 +68,7 @@ def plain_features(
 
     A network's features of images stay in the user's cache for other runs.
     """
-    network = replace(spec, center=(), scale=1.0, axes=b"", landmarks=b"").sha256()
+    network = replace(spec, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"").sha256()
 
     def compute() -> np.ndarray:
         embedder = Embedder(spec, workers=computing.workers, device=computing.device)
@@ -254,7 +254,11 @@ def extractor_of_round(spec: ExtractorSpec, form: QueryForm, plain: Plain) -> Ex
     center, axes = principal_axes(features[:MAX_ROWS], basis.count, linear_power)
     if not axes.size:
         raise InvalidInput("public rows", "at least 2, of different features", "no spread")
-    return _on_axes(spec, center, axes)
+    radius = 0.0
+    if basis.lengths:
+        finite = features[np.isfinite(features).all(axis=1)].astype(np.float64)
+        radius = RADIUS * float(np.sqrt((((finite - center) @ axes) ** 2).sum(axis=1).mean()))
+    return replace(_on_axes(spec, center, axes), radius=radius)
 
 
 def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:

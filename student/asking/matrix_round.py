@@ -11,7 +11,7 @@ from ...wall.files import reading, write_arrays, write_file
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ExtractorSpec
 from ...wall.questions import Round
-from ..linear.labelled import Labelled
+from ..linear.labelled import PublicLabels
 from ..linear.linear_model import LinearModel
 from ..linear.neighbours import Says
 from ..round_files import CLASSIFIER, PROBABILITIES
@@ -43,7 +43,7 @@ class MatrixRound:
     extractor: ExtractorSpec
     features: np.ndarray = field(repr=False)
     rows: np.ndarray | None = field(default=None, repr=False)
-    labelled: Labelled | None = None
+    labelled: PublicLabels | None = None
     drawn: bool = False
     last: Path | None = None
     folder: Path | None

@@ -7,12 +7,22 @@ import numpy as np
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.features.embedder import unit_length
 from ...wall.messages import ExtractorSpec
-from ..linear.labelled import Labelled, labelled
+from ..linear.labelled import PublicLabels, labelled
 from ..public_settings import PublicSide
 from .boosted import Boosted
 from .features import PublicFeatures
 
 MIN_LABELLED = 100  # rows that tell how frequent classes are
+
+
+def learned_labels(settings: PublicSide, task: Task, public: PublicData) -> np.ndarray | None:
+    """Labels of PUBLIC rows that are learned beside the released ones, int64 [n], -1 for none.
+
+    None if they serve metrics alone.
+    """
+    if public.labels is None or not settings.taught:
+        return None
+    return task.labels.encode("labels", public.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +56,25 @@ class PublicRows:
         counts = np.bincount(labels[labels >= 0], minlength=self.task.num_classes)
         return counts / counts.sum() if counts.sum() >= MIN_LABELLED else None
 
-    def labelled(self, extractor: ExtractorSpec) -> Labelled | None:
-        """A classifier of the labels that are learned, by these features; None without any."""
+    def labelled(self, extractor: ExtractorSpec) -> PublicLabels | None:
+        """A classifier or regression of the labels that are learned, by these features.
+
+        None without any.
+        """
         features = self.features.quantised(extractor)
         length = unit_length(extractor, features.shape[1])
-        return labelled(features, self.learned, length, self.task.num_classes)
+        return labelled(features, self.learned, length, self.task.labels)
 
     def alone(self, extractor: ExtractorSpec) -> tuple[str, float] | None:
-        """The best classifier of the labels that are learned, without private rows, and its share.
+        """The best model of the labels that are learned, without private rows, and its share.
 
-        The share of right labels is cross-validated. The classifier is boosted trees, or logistic
-        regression on these features. None if neither learns anything.
+        The share of right labels, or R2 of values, is cross-validated. The model is boosted trees,
+        or logistic (of values: ridge) regression on these features. None if neither learns
+        anything.
         """
         if self.learned is None or (regression := self.labelled(extractor)) is None:
             return None
         if self.trees is not None and self.trees.right > regression.right:
             return "boosted trees", self.trees.right
-        return f"logistic regression on {extractor.backbone} features", regression.right
+        name = "ridge" if self.task.labels.kind == "value" else "logistic"
+        return f"{name} regression on {extractor.backbone} features", regression.right

@@ -22,7 +22,7 @@ def value_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -
 
     Values are from -1 at the lower bound to 1 at the upper.
     """
-    weights, precision = np.zeros((inputs.shape[1], 1)), np.zeros(0)
+    weights, precision, moments = np.zeros((inputs.shape[1], 1)), np.zeros(0), None
     second = inputs.T @ inputs / len(inputs)
     for _ in range(how.steps):
         measured = measure.at(weights)
@@ -30,13 +30,16 @@ def value_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -
             break
         if not measured.weights.any():
             weights, precision = _first(inputs, measured)
+            moments = measured
             continue
         precision = precision + second @ second / measured.deviation**2
         evidence = -second @ measured.mean / measured.deviation**2
         weights = measured.weights + solve(precision, evidence, assume_a="pos")
     if not measure.counts:
         return None
-    return Fitted(weights=weights, explained=explained(inputs, weights[:, 0], precision))
+    return Fitted(
+        weights=weights, explained=explained(inputs, weights[:, 0], precision), moments=moments
+    )
 
 
 def _first(inputs: np.ndarray, measured: Gradient) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize_scalar
 
+from .measure import Gradient
 from .shares import Shares
 
 # Factors of the model's logits: the one under which probabilities are true, and it with one
@@ -27,12 +28,14 @@ class Fitted:
         shares: for classes, if they were compared with the records'.
         doubt: how sure the probabilities should be; None if noise hides it.
         explained: for values, their variance among public rows and its deviation.
+        moments: for values, the gradient at weights of 0.
     """
 
     weights: np.ndarray = field(repr=False)
     shares: Shares | None = None
     doubt: Doubt | None = CERTAIN
     explained: tuple[float, float] | None = None
+    moments: Gradient | None = field(default=None, repr=False)
 
 
 def best_factor(missed: Callable[[float], float]) -> OptimizeResult:

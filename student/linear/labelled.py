@@ -16,7 +16,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.model_selection import StratifiedKFold
 
+from ...wall.labels import LabelSpace
 from .fitted import FACTORS
+from .labelled_values import LabelledValues, labelled_values
 from .measure import MAX_ROWS, unit_inputs
 from .tuning import FOLDS, PENALTIES
 
@@ -61,16 +63,32 @@ class Labelled:
         return len(self.classes) == self.weights.shape[1]
 
 
+PublicLabels = Labelled | LabelledValues
+
+
 def labelled(
-    features: np.ndarray, labels: np.ndarray | None, length: float, classes: int
+    features: np.ndarray, labels: np.ndarray | None, length: float, space: LabelSpace
+) -> PublicLabels | None:
+    """The labelled ones of PUBLIC rows int8 [n, d], and their classifier or regression.
+
+    ``labels``: of a class or a value, int64 [n], -1 for none; ``length``: of a unit vector after
+    quantisation. None if they are too few.
+    """
+    if labels is None:
+        return None
+    if space.kind == "value":
+        return labelled_values(features, labels, length)
+    return labelled_classes(features, labels, length, space.outputs)
+
+
+def labelled_classes(
+    features: np.ndarray, labels: np.ndarray, length: float, classes: int
 ) -> Labelled | None:
     """The labelled ones, at most MAX_ROWS, of PUBLIC rows int8 [n, d], and their classifier.
 
     ``labels``: int64 [n], -1 for none; ``length``: of a unit vector after quantisation. None if
     fewer than two of the ``classes`` have FOLDS labels.
     """
-    if labels is None:
-        return None
     rows = np.flatnonzero(labels >= 0)[:MAX_ROWS]
     inputs, labels = unit_inputs(features[rows], length), labels[rows]
     present = np.flatnonzero(np.bincount(labels, minlength=classes) >= FOLDS)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import expit
 
-from ...wall.label_kinds import STEPS
+from ...wall.label_kinds import steps_of
 from ...wall.messages import ABSTAINED, Outcome
 from .fit_attributes import attribute_weights
 from .fit_classes import class_weights
 from .fit_values import value_weights
 from .fitted import CERTAIN, Doubt, Fitted
-from .labelled import Labelled, better
+from .labelled import Labelled, PublicLabels, better
+from .labelled_values import LabelledValues, with_values
 from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, with_bias
 from .moments import class_probabilities
 from .shares import Shares
@@ -32,7 +33,8 @@ class LinearModel:
         doubt: how sure the probabilities should be; None if noise hides it.
         records: the noisy number of the records, and its deviation.
         explained: for values, their variance among public rows and its deviation.
-        labels_given: share of the public labels that it gives, cross-validated; 0 without any.
+        labels_given: share of the public labels that it gives, or R2 of public values,
+            cross-validated; 0 without any.
         precision: of the weights, in squares of records: their noise's variance is inverse to it.
     """
 
@@ -63,7 +65,7 @@ class LinearModel:
         int64 [n].
         """
         if self.labels == "value":
-            labels = np.rint((predicted[:, 0].astype(np.float64) + 1) / 2 * STEPS).astype(np.int64)
+            labels = steps_of(predicted[:, 0].astype(np.float64))
             return labels, np.full(len(predicted), Outcome.ANSWERED, dtype=np.uint8)
         if self.labels == "class":
             ordered, best = np.sort(predicted, axis=1), predicted.argmax(axis=1)
@@ -105,7 +107,7 @@ def fit(
     ask: Ask,
     public: np.ndarray,
     how: FitSettings,
-    labelled: Labelled | None = None,
+    labelled: PublicLabels | None = None,
     earlier: StoredFit | None = None,
     again: bool = False,
 ) -> LinearModel | None:
@@ -120,7 +122,9 @@ def fit(
     if how.labels == "value":
         fitted = value_weights(measure, inputs, how)
     elif how.labels == "class":
-        start = None if labelled is None or labelled.complete else labelled.weights
+        start = (
+            labelled.weights if isinstance(labelled, Labelled) and not labelled.complete else None
+        )
         if again and earlier is not None:
             start = earlier.weights * how.unit
         fitted = class_weights(measure, inputs, how, start)
@@ -129,10 +133,14 @@ def fit(
     if fitted is None:
         return None
     records, right = (float(np.mean(measure.counts)), measure.count_noise), 0.0
-    foreign = fitted.shares is not None and fitted.shares.foreign
-    # Labels of rows unlike the records would mislead
-    if labelled is not None and not (foreign and records[0] > SURE_COUNT * records[1]):
-        fitted, right = _with_labels(fitted, labelled, inputs)
+    if labelled is not None:
+        known = max(records[0], MIN_RECORDS)
+        foreign = fitted.shares is not None and fitted.shares.foreign
+        if isinstance(labelled, LabelledValues) and fitted.moments is not None:
+            foreign = labelled.unlike(fitted.moments, known)
+        # Labels of rows unlike the records would mislead
+        if not (foreign and records[0] > SURE_COUNT * records[1]):
+            fitted, right = _with_labels(fitted, labelled, inputs)
     current = StoredFit(
         weights=fitted.weights / how.unit, precision=max(records[0], MIN_RECORDS) ** 2
     )
@@ -150,11 +158,18 @@ def fit(
     )
 
 
-def _with_labels(fitted: Fitted, labelled: Labelled, inputs: np.ndarray) -> tuple[Fitted, float]:
-    """(the fit, combined with public labels; the share of these that it gives, 0 if unknown).
+def _with_labels(
+    fitted: Fitted, labelled: PublicLabels, inputs: np.ndarray
+) -> tuple[Fitted, float]:
+    """(the fit, combined with public labels; the share or R2 of these that it gives, 0 if unknown).
 
     ``inputs``: of PUBLIC rows. If all classes have labels, these tell how sure the fit should be.
     """
+    if isinstance(labelled, LabelledValues):
+        weights, right = with_values(labelled, fitted.weights)
+        noise = fitted.explained[1] if fitted.explained else 0.0
+        known = float((inputs @ weights).var()), noise  # labels of public rows add hardly any
+        return replace(fitted, weights=weights, explained=known), right
     lost = 0.0
     if not (labelled.complete or fitted.doubt is None or fitted.doubt[1] <= 0):
         likely = class_probabilities(inputs @ fitted.weights).mean(axis=0)

@@ -12,7 +12,7 @@ from .stored import stored_layer
 
 
 def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
-    """A stored classifier of classes and the ``extractor`` of its features as one network.
+    """A stored classifier or regression and the ``extractor`` of its features as one network.
 
     None if features are not a network's, vectors as they are, or hog on axes.
     """
@@ -25,7 +25,8 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     head = tensors.pop("head.weight", None)
     tensors.pop("head.bias", None)
     width = len(extractor.center) or extractor.input_shape[0] if head is None else head.shape[1]
-    axes = np.eye(width) if axes is None else axes / np.abs(axes).max()
+    largest = 1.0 if axes is None else float(np.abs(axes).max())
+    axes = np.eye(width) if axes is None else axes / largest
     # Features that have no axis become 0
     turned, layer = np.zeros((width, width)), np.zeros((width, weights.shape[1]))
     turned[: axes.shape[1]] = axes.T
@@ -38,6 +39,8 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
         "head.weight": np.ascontiguousarray(layer.T, dtype=np.float32),
         "head.bias": (constant * weights[-1]).astype(np.float32),
     }
+    if weights.shape[1] == 1:
+        tensors["trunk.2.radius"] = np.array([extractor.radius / largest], dtype=np.float32)
     channels = extractor.input_shape[-1]
     return replace(
         extractor,
@@ -48,6 +51,7 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
         weights=safetensors.numpy.save(tensors),
         center=(),
         axes=b"",
+        radius=0.0,
         scale=1.0,
     )
 

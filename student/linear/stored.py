@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from ...wall.files import reading
+from ...wall.label_kinds import steps_of
 from ...wall.matrices import bias
 from .moments import class_probabilities
 
@@ -58,3 +59,10 @@ def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:
     weights, constant = stored_layer(path)
     logits = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
     return np.asarray(class_probabilities(logits).astype(np.float32))
+
+
+def stored_steps(path: Path, features: np.ndarray) -> np.ndarray:
+    """Steps int64 [n] of rows int8 [n, d] by a stored regression of values."""
+    weights, constant = stored_layer(path)
+    values = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
+    return steps_of(values[:, 0])

@@ -69,12 +69,13 @@ def test_what_is_not_an_array_is_refused(name):
 
 def test_an_extractor_arrives_with_its_identity():
     turned = replace(SPEC, center=(0.5, 0.25), axes=np.arange(6, dtype="<i2").tobytes())
-    for spec in (SPEC, turned):
+    for spec in (SPEC, turned, replace(turned, radius=2.5)):
         received = wire.decode_extractor(wire.encode_extractor(spec), SAFETENSORS, 1 << 20)
         assert received == spec
         assert received.sha256() == spec.sha256()
     assert turned.sha256() not in (
         replace(turned, axes=b"").sha256(),
+        replace(turned, radius=2.5).sha256(),
         replace(turned, axes=turned.axes[::-1]).sha256(),
     )
     np.testing.assert_array_equal(turned.projection(), [[0, 1, 2], [3, 4, 5]])
@@ -104,6 +105,7 @@ OTHER_FIELDS: list[dict[str, object]] = [
     *({"input_shape": value} for value in ([10**12], [], [-3], [3.0], 3)),
     *({"num_classes": 1 << 40}, {"backbone": ["raw"]}, {"mean": [float("inf")]}),
     *({"std": [0]}, {"center": [[1]]}),
+    *({"radius": value} for value in (1.0, -1.0, "1", float("nan"))),
 ]
 TEXTS = [b"{", b"[" * 60000, b"\xff", b"1", b" " * (1 << 19)]
 BODIES = [changed(**fields) for fields in OTHER_FIELDS] + [extractor_body(text) for text in TEXTS]

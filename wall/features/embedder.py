@@ -58,7 +58,7 @@ class Embedder:
     @property
     def plain(self) -> ExtractorSpec:
         """The spec without what follows ``features``: others with the same one share these."""
-        return replace(self.spec, center=(), scale=1.0, axes=b"", landmarks=b"")
+        return replace(self.spec, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"")
 
     def embed(
         self, inputs: np.ndarray, progress: TaskProgress = no_progress
@@ -114,18 +114,24 @@ def integers(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.
     """What ``Embedder.embed`` makes of ``Embedder.features``."""
     axes = spec.projection()
     length = unit_length(spec, features.shape[1] if axes is None else axes.shape[1])
-    return quantise(features, spec.center, length, axes)
+    return quantise(features, spec.center, length, axes, spec.radius)
 
 
 def quantise(
-    features: np.ndarray, center: tuple[float, ...], scale: float, axes: np.ndarray | None = None
+    features: np.ndarray,
+    center: tuple[float, ...],
+    scale: float,
+    axes: np.ndarray | None = None,
+    radius: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(int8 [n, d], bool [n]) of float [n, d]: round(scale (x - center) / |x - center|), clipped.
 
     A zero vector stays zero. The second array says which rows are finite; the others become zeros.
 
     ``axes``: float64 [d, k], whole numbers of at most 15 bits. With axes, round(FINE (x - center) /
-    |x - center|) @ axes takes the place of x - center, and the integers are [n, k].
+    |x - center|) @ axes takes the place of x - center, and the integers are [n, k]. With a
+    ``radius``, this product keeps the length of x - center, and is divided by the radius where it
+    is shorter.
 
     All operations are elementwise in float64, each of which IEEE 754 fixes, or a product of
     integers whose every partial sum is below 2^53, hence exact in any order. So no row's integers
@@ -147,13 +153,22 @@ def quantise(
         part = slice(start, start + QUANTISED_ROWS)
         kept = finite[part, None]
         x = np.where(kept, features[part], 0.0).astype(np.float64) - middle * kept
-        unit = _unit(x) if axes is None else _unit(np.rint(_unit(x) * FINE) @ axes)
+        if axes is None:
+            unit = _unit(x)
+        else:
+            on_axes = np.rint(_unit(x) * FINE) @ axes
+            unit = _unit(on_axes * _length(x) / FINE if radius else on_axes, radius)
         quantised[part] = np.clip(np.rint(unit * scale), -MAX_ENTRY, MAX_ENTRY)
     return quantised, finite
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
-    length = np.sqrt(folded_sum(x * x))
+def _length(x: np.ndarray) -> np.ndarray:
+    return np.sqrt(folded_sum(x * x))
+
+
+def _unit(x: np.ndarray, least: float = 0.0) -> np.ndarray:
+    """Rows divided by their length, or by ``least`` if that is more."""
+    length = np.maximum(_length(x), least)
     length[length == 0] = 1.0
     unit: np.ndarray = x / length
     return unit

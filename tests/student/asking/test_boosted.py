@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.model_selection import StratifiedKFold
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold, StratifiedKFold
 
 from labelwall.student.asking import boosted as boosting
 from labelwall.student.asking.boosted import Boosted, boosted
@@ -20,11 +21,12 @@ from labelwall.wall.datasets.columns import Encoding, encoding_of
 from labelwall.wall.datasets.data_config import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder
-from labelwall.wall.label_kinds import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels, ValueLabels, half_ranges
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 
 COUNT = 240
+TWO, THREE = ClassLabels.of(2), ClassLabels.of(3)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +63,7 @@ def of(rows: np.ndarray, trees: Boosted, classes: int) -> ExtractorSpec:
 @pytest.mark.parametrize("classes", [3, 4])  # two and three of them have rows
 def test_a_private_row_gets_the_mean_of_the_folds_decision_functions(classes: int) -> None:
     encoding, rows, labels = table(classes)
-    trees = boosted(rows, labels, classes)
+    trees = boosted(rows, labels, ClassLabels.of(classes))
     assert trees is not None
     private = encoding.inputs("private", cells(2))
     private = np.concatenate([private, rows, 1e30 * private])
@@ -84,11 +86,37 @@ def test_a_private_row_gets_the_mean_of_the_folds_decision_functions(classes: in
     np.testing.assert_array_equal(alone, found[COUNT : COUNT + 9])
 
 
+def test_a_private_row_gets_the_mean_of_the_folds_values() -> None:
+    encoding, rows, _ = table(3)
+    space = ValueLabels(-2.0, 6.0)
+    codes = space.steps(rows[:, 0] + 2 * (rows[:, 1] > 0))
+    trees = boosted(rows, codes, space)
+    assert trees is not None
+    private, values = encoding.inputs("private", cells(2)), half_ranges(codes)
+    expected, held = np.zeros(len(private)), np.zeros(COUNT)
+    for others, fold in KFold(FOLDS, shuffle=True, random_state=0).split(rows):
+        model = HistGradientBoostingRegressor(max_iter=10, max_depth=4, random_state=0)
+        model.fit(rows[others], values[others])
+        expected += model.predict(private) / FOLDS
+        held[fold] = model.predict(rows[fold])
+    unit = 0.5 * (rows.var(axis=0).sum() / held.var()) ** 0.5
+    spec = first_extractor(
+        FirstFeatures(features="trees"), Task(space, rows.shape[1:]), rows, trees
+    )
+    found = Embedder(spec).features(private)
+    np.testing.assert_array_equal(found[:, :-1], private)
+    np.testing.assert_allclose(found[:, -1], unit * expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(trees.held[:, 0], unit * held, rtol=1e-4, atol=1e-4)
+    assert trees.right == pytest.approx(r2_score(values, held))
+    assert trees.right > 0.4
+    assert boosted(rows, np.full(COUNT, 7), space) is None  # all values are alike
+
+
 def test_a_float32_is_above_a_threshold_of_float64_exactly() -> None:
     """Edges lie between neighbouring floats, where a rounded threshold would be the upper one."""
     low = np.float32(1.0)
     rows = np.repeat([low, np.nextafter(low, np.float32(2))], COUNT // 2)[:, np.newaxis]
-    trees = boosted(rows, np.repeat([0, 1], COUNT // 2), 2)
+    trees = boosted(rows, np.repeat([0, 1], COUNT // 2), TWO)
     assert trees is not None
     assert trees.right == 1.0
     said = Embedder(of(rows, trees, 2)).features(rows)[:, 2]
@@ -100,7 +128,7 @@ def test_trees_learn_nothing_where_labels_are_chance() -> None:
     """By the trees of all folds public rows would seem to be known."""
     _, rows, _ = table(3)
     labels = np.random.default_rng(3).integers(0, 2, COUNT)
-    trees = boosted(rows, labels, 2)
+    trees = boosted(rows, labels, TWO)
     assert trees is not None
     assert trees.right < 0.6
     spec = of(rows, trees, 2)
@@ -110,7 +138,7 @@ def test_trees_learn_nothing_where_labels_are_chance() -> None:
     assert right[0] < 0.56
     assert right[1] > 0.62
     unlabelled = np.where(np.arange(COUNT) % 2, labels, -1)
-    held = boosted(rows, unlabelled, 2)
+    held = boosted(rows, unlabelled, TWO)
     assert held is not None
     said = Embedder(of(rows, held, 2)).features(rows)
     np.testing.assert_allclose(held.beside(rows)[::2], said[::2], rtol=1e-4, atol=1e-5)
@@ -120,11 +148,11 @@ def test_trees_learn_nothing_where_labels_are_chance() -> None:
 def test_there_are_no_trees_of_few_labels_many_columns_or_images() -> None:
     _, rows, labels = table(3)
     few = np.where(np.arange(COUNT) < boosting.LEAST_ROWS - 1, labels, -1)
-    assert boosted(rows, None, 3) is None
-    assert boosted(rows, few, 3) is None
-    assert boosted(rows, np.zeros(COUNT, dtype=np.int64), 3) is None
-    assert boosted(np.tile(rows, (1, 30)), labels, 3) is None
-    assert boosted(np.zeros((COUNT, 8, 8, 1), dtype=np.uint8), labels, 3) is None
+    assert boosted(rows, None, THREE) is None
+    assert boosted(rows, few, THREE) is None
+    assert boosted(rows, np.zeros(COUNT, dtype=np.int64), THREE) is None
+    assert boosted(np.tile(rows, (1, 50)), labels, THREE) is None
+    assert boosted(np.zeros((COUNT, 8, 8, 1), dtype=np.uint8), labels, THREE) is None
     with pytest.raises(InvalidInput, match="at least 100 labelled public rows"):
         first_extractor(FirstFeatures(features="trees"), Task(ClassLabels(("a", "b")), (3,)), rows)
 

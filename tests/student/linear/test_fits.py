@@ -44,15 +44,19 @@ def settings(labels: str, outputs: int, noise: float, steps: int) -> FitSettings
 
 
 def teacher(
-    codes: np.ndarray, how: FitSettings, features: np.ndarray = FEATURES, seed: int = 1
+    codes: np.ndarray,
+    how: FitSettings,
+    features: np.ndarray = FEATURES,
+    seed: int = 1,
+    length: float = LENGTH,
 ) -> Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Sums by the teacher's code, with the noise of the settings."""
     rng, index = np.random.default_rng(seed), ExactIndex(features, np.arange(len(features)))
 
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Weights(weights)
-        unit = residual_unit(weights, how.clip, LENGTH, how.labels)
-        asked = weights[np.newaxis], (unit,), bias(LENGTH), how.labels, 1
+        unit = residual_unit(weights, how.clip, length, how.labels)
+        asked = weights[np.newaxis], (unit,), bias(length), how.labels, 1
         total = gradient_sums(*asked, index, codes)[0]
         noise = rng.normal(0, how.noise_multiplier * SENSITIVITY, total.shape)
         return weights, total + np.rint(noise).astype(np.int64)

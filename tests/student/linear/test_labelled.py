@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelwall.student.linear.labelled import labelled
+from labelwall.student.linear.labelled import labelled_classes
 from labelwall.student.linear.linear_model import fit
 from tests.experiment import tiny
 from tests.student.linear.test_fits import N, far_clusters, settings, teacher
@@ -25,7 +25,7 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
     for noise in (1.0, 200.0, 5_000.0):
         how, scores = settings("class", 4, noise, 20), []
         for seed, (features, labels) in enumerate(publics):
-            alone = labelled(features, labels, how.length, 4)
+            alone = labelled_classes(features, labels, how.length, 4)
             assert alone is not None
             right = [float(((how.inputs(x) @ alone.weights).argmax(axis=1) == y).mean())]
             for known in (None, alone):
@@ -43,7 +43,7 @@ def test_a_class_without_public_labels_is_learned_from_the_sums() -> None:
     features, labels = far_clusters()
     labels = labels + (features[:, 1] > 0)  # three classes, of which the last has no label
     how, public = settings("class", 3, 1.0, 20), labels < 2
-    known = labelled(features, np.where(public, labels, -1), how.length, 3)
+    known = labelled_classes(features, np.where(public, labels, -1), how.length, 3)
     for alike in (True, False):  # without offsets of the classes, and with them
         own = replace(how, alike=alike)
         model = fit(teacher(labels, own, features), features, own, known)
@@ -52,4 +52,4 @@ def test_a_class_without_public_labels_is_learned_from_the_sums() -> None:
         assert right[~public].mean() > (0.85 if alike else 0.75)
         assert right.mean() > (0.8 if alike else 0.85)  # offsets gain more than the class loses
         assert model.labels_given == 0.0  # its labels say nothing of the third class
-    assert labelled(features, np.zeros(N, dtype=np.int64), how.length, 3) is None
+    assert labelled_classes(features, np.zeros(N, dtype=np.int64), how.length, 3) is None

@@ -8,7 +8,7 @@ import pytest
 from labelwall.student.asking.ask_cells import ask_cells
 from labelwall.student.asking.estimates import FOREIGN, Estimate
 from labelwall.student.asking.matrix_round import MatrixRound
-from labelwall.student.linear.labelled import Labelled, labelled
+from labelwall.student.linear.labelled import Labelled, labelled_classes
 from labelwall.student.linear.measure import unit_inputs
 from labelwall.student.linear.shift_of_counts import compared
 from labelwall.teacher.mechanisms.sums import ReverseKnn
@@ -77,7 +77,7 @@ def test_public_rows_of_other_shares_are_labelled_nearly_as_if_they_were_the_rec
 def test_votes_and_public_labels_choose_together(tmp_path: Path) -> None:
     """Right about as often as the better of the two, and the estimate says so."""
     (x, labels), (few, own) = rows(EQUAL, 1_500, 2), rows(EQUAL, 60, 3)
-    known = labelled(few, own, unit_length(SPEC, 12), CLASSES)
+    known = labelled_classes(few, own, unit_length(SPEC, 12), CLASSES)
     assert known is not None
     by_labels = (unit_inputs(x, unit_length(SPEC, 12)) @ known.weights).argmax(axis=1)
     right, folders = [float((by_labels == labels).mean())], (tmp_path / "cells", tmp_path / "both")

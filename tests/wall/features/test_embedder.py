@@ -70,7 +70,7 @@ def test_a_shape_that_does_not_fit_is_refused(d, center, axes, rule):
 # --- axes ---
 
 
-def _turned(row, center, axes, scale):
+def _turned(row, center, axes, scale, radius=0.0):
     """What ``quantise`` must give, in Python's integers and 50 decimal digits."""
     with localcontext(prec=50):
         moved = [Decimal(float(x)) - Decimal(float(c)) for x, c in zip(row, center, strict=True)]
@@ -78,6 +78,8 @@ def _turned(row, center, axes, scale):
         fine = [int((m / length * 2**20).to_integral_value()) for m in moved]
         sums = [sum(f * int(a) for f, a in zip(fine, column, strict=True)) for column in axes.T]
         norm = Decimal(sum(v * v for v in sums)).sqrt()
+        if radius:  # in the unit of a row's product with the axes
+            norm = max(norm, Decimal(radius) * 2**20 / length)
         rounded = [int((v / norm * Decimal(scale)).to_integral_value()) for v in sums]
         return [max(-63, min(63, v)) for v in rounded]
 
@@ -94,6 +96,23 @@ def test_axes_turn_rows_exactly_whatever_their_company():
         assert np.array_equal(quantise(x[rows], tuple(center), 80.0, axes)[0], integers[rows])
     by_column, axes = np.asfortranarray(x), np.asfortranarray(axes)
     assert np.array_equal(quantise(by_column, tuple(center), 80.0, axes)[0], integers)
+
+
+def test_rows_up_to_a_radius_keep_their_length_whatever_their_company():
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(60, 9)) * rng.uniform(0.1, 3, (60, 1))).astype(np.float32)
+    center, axes = rng.normal(size=9).round(6), rng.integers(-100, 100, (9, 4)).astype(np.float64)
+    radius = float(np.median(np.linalg.norm((x - center) @ axes, axis=1)))
+    integers, _ = quantise(x, tuple(center), 80.0, axes, radius)
+    assert integers.tolist() == [_turned(row, center, axes, 80.0, radius) for row in x]
+    lengths = np.linalg.norm(integers, axis=1)
+    assert (lengths < 78).sum() >= 25  # of the shorter half
+    assert lengths.max() < 82
+    for rows in (slice(17, 18), slice(None, None, -1), rng.permutation(60)):
+        alone = quantise(x[rows], tuple(center), 80.0, axes, radius)[0]
+        assert np.array_equal(alone, integers[rows])
+    still, _ = quantise(np.array([center]), tuple(center), 80.0, axes, radius)
+    assert still.tolist() == [[0] * 4]
 
 
 def test_the_largest_sums_are_exact():
