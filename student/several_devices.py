@@ -134,7 +134,8 @@ def parallel(
     once, otherwise each when it is asked for, in this process. All processes end with this one, and
     when what is returned is closed. Not ``ordered``: what returns first comes first.
     """
-    run = partial(_with_threads, max(1, torch.get_num_threads() // processes), os.getpid())
+    threads = max(1, torch.get_num_threads() // processes)
+    run = partial(_in_process, threads, os.getpid(), Path.cwd())
     form = "generator" if ordered else "generator_unordered"
     pool = Parallel(processes, backend="loky", return_as=form, max_nbytes=None)
     with no_secrets():
@@ -152,8 +153,9 @@ def no_secrets() -> Iterator[None]:
         os.environ |= secrets
 
 
-def _with_threads(count: int, parent: int, task: Task[Result]) -> Result:
+def _in_process(count: int, parent: int, folder: Path, task: Task[Result]) -> Result:
     if os.getpid() != parent:
+        os.chdir(folder)  # a process of an earlier call is still where that one was
         _end_with(parent)
     torch.set_num_threads(count)
     return task()

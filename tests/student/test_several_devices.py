@@ -61,6 +61,13 @@ def test_each_has_its_share_of_the_threads_no_key_and_results_are_in_order() -> 
     assert _seen(0)[-1] == "a secret"
 
 
+def test_processes_that_are_used_again_are_where_the_caller_is(tmp_path, monkeypatch) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert [*parallel(2, [Path.cwd, Path.cwd])] == [tmp_path / name] * 2
+
+
 def _seen(number: int) -> tuple[int, int, int, str | None]:
     return number, torch.get_num_threads(), os.getpid(), os.environ.get("LABELWALL_KEY")
 
