@@ -113,8 +113,8 @@ def predict(
                 guess=settings.records(len(public.inputs)),
             )
             asking = watch.remaining
-            alone = AskingRound(public=known, planned=asking, results=[], folder=folder)
-            answers = ask(watch, alone, console, "asked").answers
+            alone = AskingRound(planned=asking, results=[], folder=folder)
+            answers = ask(watch, known, alone, console, "asked").answers
         teacher.export(folder.ledger)
     unsafe = entropy is not None and entropy.unsafe
     epsilon = None if unsafe else round_up(certified_epsilon(plan))

@@ -59,8 +59,10 @@ def run_rounds(
     """
     results = folder.results(len(rounds))
     if public.learned is not None:
-        first = AskingRound(public=public, planned=rounds[0], results=[], folder=folder)
-        features = features_of(public, results[0], folder) if results else choose_features(first)
+        first = AskingRound(planned=rounds[0], results=[], folder=folder)
+        features = (
+            features_of(public, results[0], folder) if results else choose_features(public, first)
+        )
         if alone := public_alone(public, features.spec):
             console.say(alone)
     for planned in rounds[len(results) :]:
@@ -102,10 +104,8 @@ def _next_result(
     if warning := watch.warning():
         console.say(f"round {planned.number}: {warning}")
     with console.timed(f"round {planned.number}: asking"):
-        current = AskingRound(
-            public=public, planned=watch.remaining, results=results, folder=folder
-        )
-        asked = ask(watch, current, console)
+        current = AskingRound(planned=watch.remaining, results=results, folder=folder)
+        asked = ask(watch, public, current, console)
     answers = asked.answers
     folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
     teacher.export(folder.ledger)
