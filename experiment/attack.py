@@ -167,7 +167,7 @@ def _given(model: Model, name: str, given: Any, label: str) -> _Rows:
         raise InvalidInput(name, "a pair: rows and their labels", type(given).__name__)
     student, (rows, labels) = model.student, given
     inputs, space = student.rows(model.inputs(rows)), student.info.labels
-    shape = (len(inputs), space.outputs)[: 1 + (space.kind == "attributes")]
+    shape = (len(inputs), space.outputs) if space.kind == "attributes" else (len(inputs),)
     return _Rows(student.module, inputs, space.encode(name, model.truth(labels, shape)))
 
 
@@ -186,7 +186,9 @@ def _sureness(space: LabelSpace, outputs: np.ndarray, codes: np.ndarray) -> np.n
 def _by_loss(space: LabelSpace, inside: _Rows, outside: _Rows) -> list[np.ndarray]:
     """Scores of both, float64 [n]. A class with few non-members has the mean of all."""
     sure = [_sureness(space, rows.passed()[1], rows.codes) for rows in (inside, outside)]
-    classes = [rows.codes * (space.kind == "class") for rows in (inside, outside)]
+    classes = [rows.codes for rows in (inside, outside)]
+    if space.kind != "class":
+        classes = [np.zeros_like(codes) for codes in classes]  # one for all rows
     size = 1 + int(max(labels.max() for labels in classes))
     middle, spread = np.full(size, sure[1].mean()), np.full(size, sure[1].std())
     for label in np.flatnonzero(np.bincount(classes[1]) >= FEW):

@@ -85,8 +85,9 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
             public = np.array([label == PUBLIC for label in labels])
             private = [label for label in labels if label != PUBLIC]
             if not public.any():
-                cure = "They need neither labels nor protection."
-                raise InvalidInput("y", "-1 for public rows, of which there are some", None, cure)
+                rule = "-1 in at least one row, which is then public"
+                cure = "Public rows need neither labels nor protection."
+                raise InvalidInput("y", rule, None, cure)
             self.model_ = fit(
                 Data((_part(X, ~public), private), _part(X, public), classes=names),
                 self.epsilon,

@@ -70,7 +70,8 @@ def pytest_fixture_setup(
     """What several tests share does not depend on which of them comes first."""
     if fixturedef.scope == "function":
         return (yield)
-    with keys_of(f"{request.node.nodeid} {request.fixturename} {request.param_index}"):
+    place: int = request.param_index  # type: ignore[attr-defined]  # of its subclass
+    with keys_of(f"{request.node.nodeid} {request.fixturename} {place}"):
         return (yield)
 
 

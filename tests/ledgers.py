@@ -111,7 +111,7 @@ def write(path: Path, changed: Sequence[Entry], stored: Sequence[Entry] | None =
     replaces."""
     stored = extractors(path) if stored is None else stored
     # A file's text is UTF-8, which has no lone surrogates
-    stored = [tuple(text.encode(errors="replace").decode() for text in row) for row in stored]
+    stored = [tuple(text.encode(errors="replace").decode() for text in row) for row in stored]  # type: ignore[misc]
     path.unlink(missing_ok=True)
     prev, rows = "0" * 64, []
     for seq, (kind, body) in enumerate(changed):

@@ -133,6 +133,53 @@ def test_a_function_takes_few_parameters_or_says_why(tmp_path: Path) -> None:
         assert list(many_parameters(tmp_path)) == found
 
 
+MASKS = {  # arrays times arrays of bools
+    "teacher/audits/conversations.py",
+    "teacher/audits/draws.py",
+    "teacher/mechanisms/votes_in_cells.py",
+    "wall/layers.py",
+    "experiment/run/custodians.py",
+}
+
+
+def said_to_be_true(node: ast.expr) -> bool:
+    """Whether an expression is a bool: a comparison, ``not``, or one of these beside ``or``."""
+    if isinstance(node, ast.BoolOp):
+        return any(said_to_be_true(value) for value in node.values)
+    negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return negated or isinstance(node, ast.Compare)
+
+
+def counts_bools(text: str) -> bool:
+    """Whether a file adds, subtracts or multiplies by a bool."""
+    sums = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.BinOp)]
+    sums = [node for node in sums if isinstance(node.op, ast.Add | ast.Sub | ast.Mult)]
+    return any(said_to_be_true(side) for node in sums for side in (node.left, node.right))
+
+
+def test_no_bool_is_added_or_multiplied() -> None:
+    found = {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in product(REPOSITORY)
+        if counts_bools(path.read_text())
+    }
+    assert found == MASKS
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("n = count + (not added)", True),
+        ("s = text * (kind == 'class')", True),
+        ("n = last + (begun or n > 1)", True),
+        ("n = 100 * (right or 0.0)", False),
+        ("n = sum(each > 1 for each in counts)", False),
+    ],
+)
+def test_the_search_for_counted_bools_can_fail(text: str, found: bool) -> None:
+    assert counts_bools(text) == found
+
+
 def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:
     found = [sampler.Stream().read(4).hex() for _ in range(2)]
     assert found == ["6fc630eb", "bce58a9e"]

@@ -32,7 +32,6 @@ import ast
 import hashlib
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -87,7 +86,6 @@ from labelwall.wall.questions import QueryForm, SumsForm
 PRIVATE, PUBLIC, TEST = 6_000, 1_000, 1_000
 LEAST_TEXT = 120  # characters of a docstring
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
-COLUMNS = ("set", "method", "no epsilon", *(f"{epsilon:g}" for epsilon in EPSILONS))
 NAMES = {
     "default": "labelwall",
     "labelled": "labelwall, labelled public rows",
@@ -446,29 +444,14 @@ def lines(out: Path) -> Iterator[dict]:
         yield from map(json.loads, out.read_text().splitlines())
 
 
-def table(runs: list[dict]) -> None:
-    """Medians over seeds, in percent."""
-    methods = [m for m in (*RUNS, IN_MEMORY, *PEERS) if any(r["method"] == m for r in runs)]
-    print("| set, epsilon |", " | ".join(methods), "|")
-    print("|---|" + "---|" * len(methods))
-    for name in SETS:
-        for epsilon in sorted({r["epsilon"] for r in runs if r["set"] == name} - {0.0}):
-            cells = []
-            for method in methods:
-                at = 0.0 if method in WITHOUT_EPSILON else epsilon
-                key = {"set": name, "method": method, "epsilon": at}
-                own = [r["right"] for r in runs if key.items() <= r.items()]
-                known = [each for each in own if each is not None]
-                cells.append(f"{100 * statistics.median(known):.1f}" if known else "")
-            print(f"| {name}, {epsilon:g} |", " | ".join(cells), "|")
-
-
-def recorded(runs: list[dict], names: list[str], methods: list[str]) -> list[list]:
-    """A row of COLUMNS for each set and method: medians over seeds, in percent."""
+def medians(
+    runs: list[dict], names: list[str], methods: list[str], epsilons: list[float]
+) -> list[list]:
+    """A row for each set and method: both names, and medians over seeds in percent by epsilon."""
     rows = []
     for name, method in product(names, methods):
         row: list = [name, NAMES.get(method, method)]
-        for epsilon in (0.0, *EPSILONS):
+        for epsilon in epsilons:
             key = {"set": name, "method": method, "epsilon": epsilon}
             value = percent([run["right"] for run in runs if key.items() <= run.items()])
             row.append("below -100" if value is not None and value < -100 else value)
@@ -503,10 +486,14 @@ def main() -> None:
                     runs.append(key | measured(split, method, epsilon, seed, options.scratch))
                     with options.out.open("a") as file:
                         file.write(json.dumps(runs[-1]) + "\n")
-    table(runs)
+    epsilons = sorted({0.0, *EPSILONS, *options.epsilons})
+    columns = ["set", "method", "no epsilon", *(f"{epsilon:g}" for epsilon in epsilons[1:])]
+    shown = [each for each in runs if each["seed"] in options.seeds]
+    rows = medians(shown, names, options.methods, epsilons)
+    for row in (columns, ["---"] * len(columns), *rows):
+        print("|", " | ".join("" if cell is None else str(cell) for cell in row), "|")
     if options.record:
-        rows = recorded([r for r in runs if r["seed"] in options.seeds], names, options.methods)
-        record("fresh", COLUMNS, rows, keys=2, seeds=options.seeds)
+        record("fresh", columns, rows, keys=2, seeds=options.seeds)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ def _scores(row: dict[str, Any]) -> str:
         return f"{right} | unknown"
     form, sign = (".2f", "%") if factor == 100 else (".4f", "")
     score, low, high = (f"{factor * row[name]:{form}}" for name in ("score", "low", "high"))
-    return f"{right} | {score}{sign}" + f" ({low} to {high})" * (row["seeds"] > 1)
+    spread = f" ({low} to {high})" if row["seeds"] > 1 else ""
+    return f"{right} | {score}{sign}{spread}"
 
 
 def _name(rows: Results) -> str:

@@ -335,8 +335,8 @@ def default_mechanism(
 ) -> dict[str, object]:
     """The mechanism where public rows do not suffice for rehearsals, by a guess of ``records``.
 
-    The numbers of axes and of steps follow ``strength``: the records of a class in deviations of
-    the noise of one step that has the whole budget.
+    The numbers of axes and of steps follow ``strength``: the records of a class, divided by the
+    noise's standard deviation if one step took the whole budget.
     """
     from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 

@@ -127,7 +127,7 @@ def rounds_of(folder: RunFolder, rounds: Sequence[Round], public: str, update: b
     if over and not finished:  # that folder may be of a round that is over
         begun = any(planned.slot == slot for planned in asked for slot, _ in state.spent)
     after = not finished or folder.report.exists()
-    last = known + (begun or not known or (update and after))
+    last = known + 1 if begun or not known or (update and after) else known
     if last > periods:
         raise BudgetRefused(
             f"no period is left of the {periods} that the plan has (budget.periods). It was "

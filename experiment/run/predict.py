@@ -93,8 +93,8 @@ def predict(
             teacher.use_extractor(extractor)
             answers = teacher.answer(Queries(asked, schedule.slots()[0]))
         else:
-            decided = [plan.slots[schedule.slots()[0]].mechanism, folder.ledger_state().dataset]
-            folder.path /= _identity(settings, public.inputs, *decided)
+            slot, dataset = plan.slots[schedule.slots()[0]], folder.ledger_state().dataset
+            folder.path /= _identity(settings, public.inputs, slot.mechanism, dataset)
             folder.create()
             current = solved(recorded(schedule, plan)).asked_rounds(settings.seed)[0]
             known = PublicRows(
@@ -113,8 +113,8 @@ def predict(
                 guess=settings.records(len(public.inputs)),
             )
             asking = watch.remaining
-            alone = AskingRound(public=known, planned=asking, results=[], folder=folder)
-            answers = ask(watch, alone, console, "asked").answers
+            alone = AskingRound(planned=asking, results=[], folder=folder)
+            answers = ask(watch, known, alone, console, "asked").answers
         teacher.export(folder.ledger)
     unsafe = entropy is not None and entropy.unsafe
     epsilon = None if unsafe else round_up(certified_epsilon(plan))
@@ -122,10 +122,12 @@ def predict(
     return answers
 
 
-def _identity(settings: PublicSide, public: np.ndarray, *others: object) -> str:
-    """A name for what matrices depend on: settings, PUBLIC rows and ``others``."""
+def _identity(
+    settings: PublicSide, public: np.ndarray, mechanism: dict[str, object], dataset: str
+) -> str:
+    """A name for what matrices depend on: settings, PUBLIC rows, and what the ledger fixed."""
     kept = {name: v for name, v in asdict(settings).items() if name not in NOT_IDENTITY}
-    text = json.dumps([kept, *others], sort_keys=True).encode()
+    text = json.dumps([kept, mechanism, dataset], sort_keys=True).encode()
     return hashlib.sha256(text + np.ascontiguousarray(public).tobytes()).hexdigest()[:16]
 
 

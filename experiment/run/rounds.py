@@ -59,41 +59,19 @@ def run_rounds(
     """
     results = folder.results(len(rounds))
     if public.learned is not None:
-        first = AskingRound(public=public, planned=rounds[0], results=[], folder=folder)
-        features = features_of(public, results[0], folder) if results else choose_features(first)
+        first = AskingRound(planned=rounds[0], results=[], folder=folder)
+        features = (
+            features_of(public, results[0], folder) if results else choose_features(public, first)
+        )
         if alone := public_alone(public, features.spec):
             console.say(alone)
     for planned in rounds[len(results) :]:
-        watch = Watch(
-            teacher=teacher,
-            asked=planned,
-            folder=folder,
-            space=public.task.labels,
-            guess=public.settings.records(len(public.data.inputs)),
-            shares=public.class_shares,
-        )
-        if warning := watch.warning():
-            console.say(f"round {planned.number}: {warning}")
-        with console.timed(f"round {planned.number}: asking"):
-            current = AskingRound(
-                public=public, planned=watch.remaining, results=results, folder=folder
-            )
-            asked = ask(watch, current, console)
-        answers = asked.answers
-        folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
-        teacher.export(folder.ledger)
-        try:
-            with console.timed(f"round {planned.number}: training"):
-                learned = learn(public, planned, asked, results, folder, console)
-        except LabelwallError as error:
-            if lost := lost_line(folder.ledger_state().lost()):
-                raise LabelwallError(f"{error} ({lost})") from error
-            raise
-        results = [*results, _result(public, planned, asked, learned, folder)]
+        result = _next_result(teacher, public, planned, results, folder, console)
+        results = [*results, result]
         save_map(public, results, folder)
         if public.settings.student.logger == "tensorboard":
             _save_board(public, results, folder)
-        folder.save_result(planned.number, results[-1])
+        folder.save_result(planned.number, result)
     results = [_on_these_tests(n, r, public, folder, console) for n, r in enumerate(results, 1)]
     for planned in rounds:
         checkpoints = folder.round(planned.number) / "checkpoints"
@@ -101,6 +79,44 @@ def run_rounds(
         if planned.period == rounds[-1].period:
             _say(results[: planned.number], public, console)
     return _summarise(teacher, public, scoring, results, folder, console)
+
+
+def _next_result(
+    teacher: Answering,
+    public: PublicRows,
+    planned: Round,
+    results: Sequence[RoundResult],
+    folder: RunFolder,
+    console: Console,
+) -> RoundResult:
+    """The next result: the ``planned`` round is asked, and its student learns what came back.
+
+    ``results``: of all earlier rounds.
+    """
+    watch = Watch(
+        teacher=teacher,
+        asked=planned,
+        folder=folder,
+        space=public.task.labels,
+        guess=public.settings.records(len(public.data.inputs)),
+        shares=public.class_shares,
+    )
+    if warning := watch.warning():
+        console.say(f"round {planned.number}: {warning}")
+    with console.timed(f"round {planned.number}: asking"):
+        current = AskingRound(planned=watch.remaining, results=results, folder=folder)
+        asked = ask(watch, public, current, console)
+    answers = asked.answers
+    folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
+    teacher.export(folder.ledger)
+    try:
+        with console.timed(f"round {planned.number}: training"):
+            learned = learn(public, planned, asked, results, folder, console)
+    except LabelwallError as error:
+        if lost := lost_line(folder.ledger_state().lost()):
+            raise LabelwallError(f"{error} ({lost})") from error
+        raise
+    return _result(public, planned, asked, learned, folder)
 
 
 def _result(

@@ -106,5 +106,6 @@ def split_rounds(
     if mechanism.once_a_round:
         return CapsConfig(), rounds
     prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
-    rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
+    # The first rounds ask one query more where not all can ask as many
+    rounds = [RoundConfig(queries=(asked + count - 1 - n) // count) for n in range(count)]
     return CapsConfig(asked=asked, answered=None if prepaid else answered), rounds

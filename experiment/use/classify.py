@@ -108,8 +108,8 @@ def _write(
 ) -> Classified:
     """A line for each named row: ``what`` it is, the label, then probabilities."""
     labels, unreadable = student.info.labels, list[str]()
-    named = ["label", *["probability"] * (labels.kind == "class"), *labels.names]
-    header = [what, *(["value"] if labels.kind == "value" else named)]
+    sure = ["probability"] if labels.kind == "class" else []
+    header = [what, *(["value"] if labels.kind == "value" else ["label", *sure, *labels.names])]
     with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(map(inert, header))

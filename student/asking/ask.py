@@ -52,17 +52,21 @@ def public_alone(public: PublicRows, extractor: ExtractorSpec) -> str | None:
 
 
 def ask(
-    teacher: Answering, current: AskingRound, console: Console, others: str | None = None
+    teacher: Answering,
+    public: PublicRows,
+    current: AskingRound,
+    console: Console,
+    others: str | None = None,
 ) -> Asked:
     """Choose the round's queries, and ask the teacher.
 
     ``others``: the name of the rows that answers by matrices label; None: the queries.
     """
-    public, planned = current.public, current.planned
+    planned = current.planned
     name, count = f"round {planned.number}", planned.queries or len(public.data.inputs)
     with console.timed(f"{name}: embedding"):
-        features = choose_features(current)
-        rows = _choose(current, features.spec, count)
+        features = choose_features(public, current)
+        rows = _choose(public, current, features.spec, count)
         if len(rows) < count:
             console.say(f"{name}: the public pool has only {len(rows)} rows left to ask")
         console.say(f"{name}: asking {len(rows)} queries with {features.spec.backbone} features")
@@ -71,7 +75,7 @@ def ask(
         answers = teacher.answer(Queries(public.data.inputs[rows], slot=planned.slot))
         return Asked(answers=answers, rows=rows, features=features, estimate=None)
     if planned.periods == 1 and not current.repeats:  # later records want other axes
-        planned, features = on_counted_axes(teacher, current, features, console)
+        planned, features = on_counted_axes(teacher, public, current, features, console)
     extractor, quantised = features.spec, public.features.quantised
     by_matrices = MatrixRound(
         count=teacher.count,
@@ -120,9 +124,11 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     return remarks
 
 
-def _choose(current: AskingRound, extractor: ExtractorSpec, count: int) -> np.ndarray:
+def _choose(
+    public: PublicRows, current: AskingRound, extractor: ExtractorSpec, count: int
+) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
-    public, planned = current.public, current.planned
+    planned = current.planned
     status, features = np.zeros(len(public.data.inputs), dtype=np.uint8), None
     if planned.once:  # it may ask all rows again
         rows = choose_queries(public.settings.seed, planned.number, status, count)

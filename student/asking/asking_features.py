@@ -44,7 +44,7 @@ def last_classifier(current: AskingRound) -> Path | None:
     return folder.round(kept_round(results) if first_of_period else len(results)) / CLASSIFIER
 
 
-def choose_features(current: AskingRound) -> AskingFeatures:
+def choose_features(public: PublicRows, current: AskingRound) -> AskingFeatures:
     """The features that a round asks with.
 
     A later period asks with the features of the round that the period before kept. Features on
@@ -53,29 +53,33 @@ def choose_features(current: AskingRound) -> AskingFeatures:
     results, folder, form = current.results, current.folder, current.planned.form
     before = [result for result in results if result.period < current.planned.period]
     if before:
-        return features_of(current.public, before[kept_round(before) - 1], folder)
+        return features_of(public, before[kept_round(before) - 1], folder)
     if current.repeats:
-        return features_of(current.public, results[-1], folder)
+        return features_of(public, results[-1], folder)
     if form.basis is None:
-        return _plain_features(current)
+        return _plain_features(public, current)
     is_counted = (folder.path / current.counted).exists()
     own = f"round_{current.planned.number}/{FEATURES}"
-    return features_as_asked(current, form, current.counted if is_counted else own)
+    return features_as_asked(public, current, form, current.counted if is_counted else own)
 
 
 def features_as_asked(
-    current: AskingRound, form: QueryForm, file: str, others: ExtractorSpec | None = None
+    public: PublicRows,
+    current: AskingRound,
+    form: QueryForm,
+    file: str,
+    others: ExtractorSpec | None = None,
 ) -> AskingFeatures:
     """A round's features with the axes or landmarks that the ``form`` needs, stored in ``file``.
 
     ``others``: features to ask with in the place of the round's own.
     """
-    plain = _plain_features(current)
+    plain = _plain_features(public, current)
     if others is not None:
         plain = AskingFeatures(spec=others, file="", of=0)
 
     def build() -> ExtractorSpec:
-        return extractor_of_round(plain.spec, form, current.public.features.plain)
+        return extractor_of_round(plain.spec, form, public.features.plain)
 
     return AskingFeatures(spec=current.folder.features(file, build), file=file, of=plain.of)
 
@@ -87,13 +91,13 @@ def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> 
     return AskingFeatures(spec=spec, file=file, of=result.features_of)
 
 
-def _plain_features(current: AskingRound) -> AskingFeatures:
+def _plain_features(public: PublicRows, current: AskingRound) -> AskingFeatures:
     """Features before axes: the student's of the previous round, or the best round's own.
 
     The latter if the previous round's own features made its labels worse. A student's means over
     mirror images would take the teacher twice the time.
     """
-    public, results, folder = current.public, current.results, current.folder
+    results, folder = current.results, current.folder
     student = 0
     if results:
         kept = best_round(estimates(results, current.planned.period))

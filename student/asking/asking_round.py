@@ -1,4 +1,7 @@
-"""A round that is to be asked, with all that its questions follow from on the public side."""
+"""A round that is to be asked, with what earlier rounds came to.
+
+Public rows are the same for all rounds of a run, so they stand beside it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +10,12 @@ from pathlib import Path
 from ...wall.questions import Round
 from ..results import RoundResult
 from ..round_files import COUNTED, RoundFiles
-from .public_rows import PublicRows
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskingRound:
     """A ``planned`` round. ``results``: of all earlier rounds."""
 
-    public: PublicRows
     planned: Round
     results: Sequence[RoundResult]
     folder: RoundFiles

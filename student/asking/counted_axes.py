@@ -16,16 +16,21 @@ from .asking_features import AskingFeatures, features_as_asked
 from .asking_round import AskingRound
 from .features import axes_a_row, first_extractor
 from .matrix_round import Count
+from .public_rows import PublicRows
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong if it is so many times too large or too small
 
 
 def on_counted_axes(
-    teacher: Answering, current: AskingRound, features: AskingFeatures, console: Console
+    teacher: Answering,
+    public: PublicRows,
+    current: AskingRound,
+    features: AskingFeatures,
+    console: Console,
 ) -> tuple[Round, AskingFeatures]:
     """The round and its features, after its first sum has counted the records."""
-    public, planned, form = current.public, current.planned, current.planned.form
+    planned, form = current.planned, current.planned.form
     if not isinstance(form, SumsForm):
         return planned, features
     if not (current.folder.path / current.counted).exists():
@@ -49,7 +54,7 @@ def on_counted_axes(
             f"suit them, in the place of {kept}. Nothing is to be done"
         )
         form = replace(form, axes=suited.axes)
-        features = features_as_asked(current, form, current.counted, others)
+        features = features_as_asked(public, current, form, current.counted, others)
         teacher.use_extractor(features.spec)
     # The first sum was spent on other axes
     return replace(planned, form=replace(form, steps=form.steps - 1)), features

@@ -121,7 +121,7 @@ def _parts(
 def rows(pair: Pair, added: bool) -> Voters:
     """One side of a pair before one query; the added record has id 0."""
     labels = pair.labels(added)
-    ids = np.arange(len(labels)) + (not added)
+    ids = np.arange(0 if added else 1, len(labels) + (0 if added else 1))
     index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # id 0 alone is at distance 0
     return Voters(index, labels, pair.num_classes, np.zeros((1, 1), dtype=np.int8))
 

@@ -24,7 +24,7 @@ from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import thinned
 from .counts_in_balls import ball_counts, ball_votes, grid_counts, landmark_radii, one_row_each
 from .gradient import gradient_sums
-from .votes_in_cells import cell_votes, right_votes, table_votes
+from .votes_in_cells import ScoredOutputs, cell_votes, right_votes, table_votes
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
@@ -154,10 +154,10 @@ class Voters:
         return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
 
     def right_votes(self, space: str, parts: int) -> np.ndarray:
-        return self._total(right_votes, self.queries, space, self.num_classes, parts)
+        return self._total(right_votes, self.queries, ScoredOutputs(space, self.num_classes, parts))
 
     def table_votes(self, space: str, parts: int) -> np.ndarray:
-        return self._total(table_votes, self.queries, space, self.num_classes, parts)
+        return self._total(table_votes, self.queries, ScoredOutputs(space, self.num_classes, parts))
 
     def gradients(self, clip: float, space: str = "class", gain: int = 1) -> np.ndarray:
         """``gradient_sums``, int64 [n_queries, (d + 1) * c + 1], at the records' length."""

@@ -55,8 +55,11 @@ class Screened(Mechanism):
         sensitivity: bound on how far one record moves what that noise is added to.
     """
 
-    if TYPE_CHECKING:  # a field of the kinds that screen
-        threshold: int  # null, or not there, if nothing is screened
+    if TYPE_CHECKING:
+
+        @property
+        def threshold(self) -> int:
+            """A field of the kinds that screen: null, or not there, if nothing is screened."""
 
     aggregate: ClassVar[str]
     noise_field: ClassVar[str] = "sigma_vote"

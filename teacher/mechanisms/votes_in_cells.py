@@ -1,6 +1,7 @@
 """Votes of all records in PUBLIC cells, and what a person's rows share of its votes."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,37 +31,53 @@ def cell_votes(
     return votes
 
 
+@dataclass(frozen=True)
+class ScoredOutputs:
+    """The ``count`` outputs of a PUBLIC model that a record is compared with.
+
+    A record or a person adds a vector no longer than ``parts``. ``space``: a label space's kind.
+    """
+
+    space: str
+    count: int
+    parts: int
+
+    @property
+    def whole(self) -> int:
+        """What a record adds for a class or a value: ``parts``. For each of c attributes it is
+        ``parts`` / sqrt(c), rounded down.
+        """
+        return math.isqrt(self.parts**2 // self.count) if self.attributes else self.parts
+
+    @property
+    def attributes(self) -> bool:
+        return self.space == "attributes"
+
+
 def right_votes(
-    cells: np.ndarray,
-    space: str,
-    outputs: int,
-    parts: int,
-    index: ExactIndex,
-    labels: np.ndarray,
+    cells: np.ndarray, outputs: ScoredOutputs, index: ExactIndex, labels: np.ndarray
 ) -> np.ndarray:
     """Right predictions of each output, then wrong ones: int64 [n_queries, 2 * outputs].
 
-    A record or a person adds a vector no longer than ``parts``. A class is right if the nearest
-    cell has its number. An attribute is right if the product with its cell is positive just when it
-    is present. For values the product with the only cell is from -1 to 1 in 63^2: ``missed`` is
-    wrong, and the rest of ``parts`` right. A person's parts are the shares of its rows, the right
-    ones rounded down: as many in all as a record's.
+    A class is right if the nearest cell has its number. An attribute is right if the product with
+    its cell is positive just when it is present. For values the product with the only cell is from
+    -1 to 1 in 63^2: ``missed`` is wrong, and the rest of the parts right. A person's parts are the
+    shares of its rows, the right ones rounded down: as many in all as a record's.
 
-    ``space``: a label space's kind; ``cells``: int8 [n_queries, outputs, d].
+    ``cells``: int8 [n_queries, outputs, d].
     """
-    votes = np.zeros((len(cells), 2 * outputs), dtype=np.int64)
+    votes, whole = np.zeros((len(cells), 2 * outputs.count), dtype=np.int64), outputs.whole
     for counts, centers in zip(votes, cells, strict=True):
-        if space == "class":
+        if outputs.space == "class":
             no = nearest_cells(index.features, centers, 1) != labels[:, None]
-            ballots = no * outputs + labels[:, None]
-            np.add.at(counts, *shared_votes(ballots, index.persons, parts, roots=False))
+            ballots = no * outputs.count + labels[:, None]
+            np.add.at(counts, *shared_votes(ballots, index.persons, whole, roots=False))
             continue
-        said, whole = products(index.features, centers), parts
-        if space == "attributes":
-            whole = math.isqrt(parts**2 // outputs)
-            right = whole * ((said > 0) == unpack(labels, outputs))
+        said = products(index.features, centers)
+        if outputs.attributes:
+            right = whole * ((said > 0) == unpack(labels, outputs.count))
         else:
-            right = parts - missed(said, labels[:, None], parts)
+            right = whole - missed(said, labels[:, None], whole)
         if index.persons is not None:
             order = np.argsort(index.persons)
             _, first, rows = np.unique(index.persons[order], return_index=True, return_counts=True)
@@ -70,33 +87,25 @@ def right_votes(
 
 
 def table_votes(
-    cells: np.ndarray,
-    space: str,
-    outputs: int,
-    parts: int,
-    index: ExactIndex,
-    labels: np.ndarray,
+    cells: np.ndarray, outputs: ScoredOutputs, index: ExactIndex, labels: np.ndarray
 ) -> np.ndarray:
     """Records by what they are and by the bin of their score: int64 [n_queries, scores * c * m].
 
-    A record's bin is the nearest of the m cells of a score: of the only one of ``outputs`` = c
-    classes, or of one for each attribute, which is absent or present (c = 2). A record or a person
-    adds a vector no longer than ``parts``: the same to one bin of each score, or the shares of the
-    person's rows.
-
-    ``space``: a label space's kind; ``cells``: int8 [n_queries, scores * m, d], by score.
+    A record's bin is the nearest of the m cells of a score: of the only one of c classes, or of one
+    for each attribute, which is absent or present (c = 2). A record adds the same to one bin of
+    each score; a person adds the shares of its rows. ``cells``: int8 [n_queries, scores * m, d], by
+    score.
     """
-    scores, kinds, whole, truth = 1, outputs, parts, labels[:, None]
-    if space == "attributes":
-        scores, kinds, whole = outputs, 2, math.isqrt(parts**2 // outputs)
-        truth = unpack(labels, outputs)
+    scores, kinds, truth = 1, outputs.count, labels[:, None]
+    if outputs.attributes:
+        scores, kinds, truth = outputs.count, 2, unpack(labels, outputs.count)
     votes = np.zeros((len(cells), cells.shape[1] * kinds), dtype=np.int64)
     for counts, centers in zip(votes, cells, strict=True):
         first = 0
         for own, of in zip(np.split(centers, scores), truth.T, strict=True):
             bins = nearest_cells(index.features, own, 1)
             ballots = first + of[:, None] * len(own) + bins
-            np.add.at(counts, *shared_votes(ballots, index.persons, whole, roots=False))
+            np.add.at(counts, *shared_votes(ballots, index.persons, outputs.whole, roots=False))
             first += kinds * len(own)
     return votes
 

@@ -319,8 +319,8 @@ def table_columns(config: DataConfig) -> list[str]:
 def require_columns(ids: str, persons: str, columns: Collection[str]) -> None:
     """Raise InvalidInput unless the private table has the named columns; "" and ID name none."""
     for name, column in (("data.id", ids), ("data.person", persons)):
-        given = [column] * (column not in ("", ID))
-        require_known(name, given, columns, "a column of the private rows")
+        if column not in ("", ID):
+            require_known(name, [column], columns, "a column of the private rows")
 
 
 def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:

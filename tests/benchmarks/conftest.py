@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def run(monkeypatch, capsys) -> Callable[..., str]:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """`run(module, options, path, ...)`: what a command prints; torch's threads are as before."""
 
     def output(module: ModuleType, options: str, *values: object) -> str:

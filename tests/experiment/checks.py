@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from labelwall import pipeline
 from tests.programs import PROGRAMS, environment
@@ -19,7 +20,7 @@ CLASSIFY = ("classify", "--student", "out", "--vectors", "rows.npy", "--out", "l
 PREDICT = ("predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz")
 
 
-def check_one_error(command: list[str], mentioned: str, capsys) -> None:
+def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The command ends with code 2 and one last line for its user that has ``mentioned`` in it."""
     capsys.readouterr()
     assert pipeline.main(command) == 2
@@ -69,7 +70,7 @@ def stored(path: str) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def shown(capsys, *args: str, code: int = 0) -> str:
+def shown(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
     """What a command prints, on both streams."""
     capsys.readouterr()
     assert pipeline.main(list(args)) == code

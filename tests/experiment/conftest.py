@@ -8,7 +8,7 @@ from tests.experiment import tiny
 
 
 @pytest.fixture(autouse=True)
-def working_folder(tmp_path: Path, monkeypatch) -> None:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -25,7 +25,7 @@ def one_budget() -> None:
 
 
 @pytest.fixture(autouse=True)
-def budget_each(request: pytest.FixtureRequest, monkeypatch) -> None:
+def budget_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
     if "one_budget" not in request.fixturenames:
         monkeypatch.setattr("labelwall.teacher.custody.places.place_of", lambda data: None)

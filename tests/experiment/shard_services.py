@@ -37,7 +37,15 @@ def serving(
     folder: Path, store: Path, *scale: str, **variables: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """(process, URL) of a service on the tape over ``folder``'s config.yaml. SIGTERM at the end."""
-    command = [sys.executable, PROGRAM, "config.yaml", "0", "--custodian_dir", str(store), *scale]
+    command = [
+        sys.executable,
+        str(PROGRAM),
+        "config.yaml",
+        "0",
+        "--custodian_dir",
+        str(store),
+        *scale,
+    ]
     with (store / "said").open("w") as said:
         started = environment(**variables)
         process = subprocess.Popen(

@@ -71,7 +71,14 @@ def write(
     if extra is not None:
         x, y, ids = np.vstack([extra[0], x]), np.append(extra[1], y), np.append(extra[2], ids)
     (public_x, public_y), (test_x, test_y) = rows(40, 2), rows(30, 3)
-    private = {"private_x": x, "private_y": y, "private_id": ids}
-    public = {"public_x": public_x, "public_y": public_y, "test_x": test_x, "test_y": test_y}
-    np.savez(folder / "data.npz", **private, **public)
+    np.savez(
+        folder / "data.npz",
+        private_x=x,
+        private_y=y,
+        private_id=ids,
+        public_x=public_x,
+        public_y=public_y,
+        test_x=test_x,
+        test_y=test_y,
+    )
     configure(folder, **changed)

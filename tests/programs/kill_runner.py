@@ -27,7 +27,7 @@ def kills(program: str, root: Path, *arguments: object) -> list[dict[str, Any]]:
     ``root``, which is new.
     """
     root.mkdir(parents=True)
-    command = [sys.executable, "-m", f"tests.programs.{program}", root, *map(str, arguments)]
+    command = [sys.executable, "-m", f"tests.programs.{program}", str(root), *map(str, arguments)]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=REPOSITORY, env=environment()
     )
@@ -122,7 +122,7 @@ def killed_before(point: int, folder: str, names: Sequence[str]) -> Iterator[Non
     count = 0
     is_watched = cache(lambda name: Path(name).resolve() in watched)
 
-    def trace(frame: FrameType, event: str, _: object):
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
         if not is_watched(frame.f_code.co_filename):
             return None

@@ -18,6 +18,7 @@ from labelwall.teacher.records.embedding_cache import row_digests
 from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import EACH
+from tests.make import rows
 from tests.postgres import swept
 from tests.programs.kill_runner import forked, sweep
 from tests.teacher.service import tiny
@@ -39,6 +40,11 @@ def service(folder: Path, place: Place, names: tuple[str, ...]) -> tiny.Made:
         assert made.service.analysts is not None
         made.service.analysts.of(name).teacher.use_extractor(tiny.SPEC)
     return made
+
+
+def serve_late(folder: Path, place: Place) -> None:
+    """A service of an analyst who is not at work later."""
+    service(folder, place, (LATE,))
 
 
 def removing(folder: Path, place: Place, last: int) -> None:
@@ -65,7 +71,7 @@ def examine(folder: Path, place: Place, identity: int) -> int:
     read before any analyst asks again), else 2."""
     made = tiny.make(folder, adversary=EACH, place=place)
     whole = Records(
-        tiny.rows(tiny.RECORDS, 0), np.arange(tiny.RECORDS) % tiny.CLASSES, np.arange(tiny.RECORDS)
+        rows(tiny.RECORDS, 0), np.arange(tiny.RECORDS) % tiny.CLASSES, np.arange(tiny.RECORDS)
     )
     digest = row_digests(whole)[identity]
     cached = []
@@ -87,7 +93,7 @@ def kill(own: Path, point: int, socket: str) -> tuple[bool, dict[str, int]]:
     """The point is a step, and the record's id; the service's folder is the same each time."""
     folder, place = own.parent, swept(own.parent, socket)
     if point == 1:  # an analyst who is not at work when a record is removed has embedded it
-        assert forked(lambda: service(folder, place, (LATE,)) and None) == 0
+        assert forked(lambda: serve_late(folder, place)) == 0
     status = forked(lambda: removing(folder, place, point))
     gone = forked(lambda: examine(folder, place, point))
     return status != -signal.SIGKILL, {"status": status, "gone": gone}

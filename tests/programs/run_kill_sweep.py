@@ -21,7 +21,6 @@ import labelwall.experiment.compare.run_cells
 import labelwall.experiment.report.report
 import labelwall.experiment.run.entry  # loaded before the forks
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan import search
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests import ledgers
@@ -81,14 +80,14 @@ def remembered(*arguments: Any, look: Any = search.search) -> Any:
     return pickle.loads(kept.read_bytes())
 
 
-def planned(*arguments: Any, plan: Any = search.planned_config) -> Config:
+def planned(*arguments: Any, plan: Any = search.planned_config) -> Any:
     """With few steps."""
-    config: Config = plan(*arguments)
+    config = plan(*arguments)
     return replace(config, mechanism=replace(config.mechanism, steps=STEPS))
 
 
 def work(scenario: str, point: int = 0) -> int:
-    search.search, search.planned_config = remembered, planned
+    search.search, search.planned_config = remembered, planned  # type: ignore[assignment]
     killed_at(point)
     if scenario == "fit":
         first_fit()

@@ -23,6 +23,7 @@ from labelwall.teacher.service.server import listen, server
 from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import Queries
+from tests.make import rows
 from tests.postgres import audited, swept
 from tests.programs.kill_runner import Witness, started
 from tests.teacher.service import tiny
@@ -32,8 +33,8 @@ CAP = 10**4
 
 
 def serve(folder: Path, bound: socket, place: Place) -> None:
-    how = {"entropy": Witness(folder / "notes"), "batch_size": 8, "place": place}
-    made = tiny.make(folder, asked=CAP, answered=CAP, **how)
+    entropy = Witness(folder / "notes")
+    made = tiny.make(folder, asked=CAP, answered=CAP, place=place, entropy=entropy, batch_size=8)
     server(made.app, ServiceConfig()).run(sockets=[bound])
 
 
@@ -50,7 +51,7 @@ def analyse(folder: Path, url: str, tokens: list[str]) -> None:
                 seed = chance.randrange(known) if known and chance.random() < 1 / 3 else known
                 known = max(known, seed + 1)
                 # all analysts ask the same rows
-                labels = teacher.answer(Queries(tiny.rows(BATCH, 1000 + seed))).labels.tolist()
+                labels = teacher.answer(Queries(rows(BATCH, 1000 + seed))).labels.tolist()
                 told.write(json.dumps([seed, labels]) + "\n")
 
     with ThreadPoolExecutor(ANALYSTS) as pool:
@@ -72,7 +73,7 @@ def examine(folder: Path, place: Place) -> dict[str, object]:
     released = {name: sum(name in results for results in state.results.values()) for name in drawn}
     wrong, named = 0, (tiny.SPEC.sha256(), tiny.MECHANISM.fields())
     for seed, labels in told:
-        identities = Queries(tiny.rows(BATCH, 1000 + seed)).identities(*named)
+        identities = Queries(rows(BATCH, 1000 + seed)).identities(*named)
         wrong += [tiny.MECHANISM.outcome(state.results[i])[1] for i in identities] != labels
     return {
         "told": len(told),

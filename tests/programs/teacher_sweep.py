@@ -10,17 +10,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from labelwall.teacher.accounting.plan import FULL
 from labelwall.teacher.ledger.database import open_database
-from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.batch import BATCH, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
+from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
@@ -68,7 +69,7 @@ class Witness(kill_runner.Witness):
             self._token = reservation.token
             return reservation
 
-        ledger.charge_prepaid = noted
+        ledger.charge_prepaid = noted  # type: ignore[assignment]
         return ledger
 
     def note(self, release: str, count: int) -> None:
@@ -99,8 +100,8 @@ def teach(
         plan = plan_of(MECHANISM, 20)
         Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
     witness, records = Witness(folder, place, first), Records(X, Y, np.arange(30))
-    ledger = witness.watch(Ledger(place, anchor))
-    teacher = Teacher(lambda: records, ledger, folder / name, 3, witness, batch_size=BATCH_SIZE)
+    ledger, noise = witness.watch(Ledger(place, anchor)), cast(Entropy, witness)
+    teacher = Teacher(lambda: records, ledger, folder / name, 3, noise, batch_size=BATCH_SIZE)
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
 

@@ -130,7 +130,7 @@ def _answer(field: str, server: psycopg.Connection, form: re.Match[str]) -> dict
     used = "stored columns of PostgreSQL's own types or enums"
     require_known(field, [*names[1], *where[1]], kinds, used)
     numbers = (*_FLOATS, *_WHOLE)
-    cells = {n: _quoted(n) + "::text" * (kinds[n] not in numbers) for n in names[1]}
+    cells = {n: _quoted(n) if kinds[n] in numbers else f"{_quoted(n)}::text" for n in names[1]}
     cells = {ID: f"{_quoted(keys[0])}::text"} | cells
     query = f"SELECT {', '.join(cells.values())} FROM ONLY {table[0]} AS t {where[0]}"
     with server.cursor("rows") as rows:

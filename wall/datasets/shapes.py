@@ -69,5 +69,6 @@ def _colours(shape: np.ndarray, places: np.ndarray, channels: int) -> np.ndarray
     one, other = 255 * (grey + PALE * (colours - grey))[:, :channels].astype(np.float32)
     angle = 2 * math.pi * shape[4]
     part = np.clip(0.5 + math.cos(angle) * places[0] + math.sin(angle) * places[1], 0, 1)
-    part = part * (shape[5] < 0.5)
+    if shape[5] >= 0.5:
+        part = np.zeros_like(part)
     return np.asarray(one + part[:, np.newaxis] * (other - one))

@@ -4,7 +4,7 @@ from labelwall.experiment.plan import tuning
 
 
 @pytest.fixture
-def small_grids(monkeypatch) -> None:
+def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds instead of a minute."""
     monkeypatch.setattr(tuning, "SAMPLING", (0.5,))
     monkeypatch.setattr(tuning, "LEVELS", tuning.LEVELS[::2])

@@ -10,7 +10,7 @@ from tests.experiment.report.finished_run import finished_run
 
 
 @pytest.fixture(scope="module", params=[False])
-def rendered(request, tmp_path_factory) -> Path:
+def rendered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = finished_run(tmp_path_factory.mktemp("rendered"), unsafe=request.param)
     write_report(run_dir)
     return run_dir

@@ -3,6 +3,7 @@
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,19 +25,25 @@ ASKED, PUBLIC, SIDE = 12, 40, 12
 
 def finished_run(folder: Path, *, unsafe: bool = False) -> Path:
     """The run's folder, beside its data.npz; places of the custodian's have telling names."""
-    rng, arrays = np.random.default_rng(1), {}
+    rng, arrays = np.random.default_rng(1), dict[str, Any]()
     for split, n in (("private", 60), ("public", PUBLIC), ("test", 9)):
         arrays[f"{split}_x"] = rng.integers(0, 256, (n, SIDE, SIDE, 3), dtype=np.uint8)
         arrays[f"{split}_y"] = np.arange(n) % len(CLASSES)
     np.savez(folder / "data.npz", **arrays)
-    brief = {"steps": 5, "batch_labelled": 8, "batch_unlabelled": 8, "doubtful_folds": 0}
     config = Config(
         data=DataConfig(source="arrays", path=str(folder / "data.npz"), classes=CLASSES),
         rounds=[RoundConfig(queries=ASKED), RoundConfig(queries=ASKED)],
         budget=BudgetConfig(epsilon=1000.0, delta=1e-5),
         mechanism=PrivateKnn(k=7, threshold=3, sigma_screen=2.0, sigma_vote=1.0, sample_rate=0.5),
         caps=CapsConfig(asked=2 * ASKED, answered=10),
-        student=StudentConfig(backbone="small_cnn", objective="supervised", **brief),
+        student=StudentConfig(
+            backbone="small_cnn",
+            objective="supervised",
+            steps=5,
+            batch_labelled=8,
+            batch_unlabelled=8,
+            doubtful_folds=0,
+        ),
         custodian_dir=str(folder / "somewhere-of-the-custodian"),
         anchor=str(folder / "anchor-of-the-custodian"),
         threads=1,
@@ -54,7 +61,8 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.text, self.links, self.images, self.scripts, self._open = "", [], [], 0, []
+        self.text, self.links, self.images = "", list[str](), list[str]()
+        self.scripts, self._open = 0, list[str]()
         self.feed(html)
         self.text = " ".join(self.text.split())
         assert not self._open, f"not closed: {self._open}"

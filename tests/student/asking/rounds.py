@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwall.student.asking.ask import ask_matrices
-from labelwall.student.asking.estimates import Estimate
 from labelwall.student.asking.matrix_round import Count, MatrixRound
+from labelwall.student.results import Estimate
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
 from labelwall.wall.questions import QueryForm, Round
 from tests.experiment import tiny

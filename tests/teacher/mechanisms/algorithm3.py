@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 UNITS = 2**40  # of one record's budget
 STEP = Fraction(1, 128)  # of a weight
@@ -86,7 +87,7 @@ def query(
     sums = [Fraction(0)] * classes
     for r in selected:
         r.left -= price
-        w = weight(lambda bound, r=r: similar(r.features, q, bound), r.left, s, rho)
+        w = weight(partial(similar, r.features, q), r.left, s, rho)
         r.left -= up(w * w / (2 * s * s), rho)
         sums[r.label] += w
     noise = label_noise(int(s / STEP))

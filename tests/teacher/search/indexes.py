@@ -12,7 +12,8 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.search.accelerators import DeviceIndex
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.index import Index
-from labelwall.teacher.search.int8_matmul import Product, float32_product, int8_product
+from labelwall.teacher.search.int8_matmul import float32_product, int8_product
+from labelwall.teacher.search.kernels import Product
 
 PRODUCTS: dict[str, Product] = {"int8": int8_product, "float32": float32_product}
 

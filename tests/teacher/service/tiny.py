@@ -17,7 +17,7 @@ from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.url import LedgerUrl, Place
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.keys import Keys
@@ -77,10 +77,12 @@ class Made:
         assert self.service.analysts is not None
         return self.service.analysts.of(name)
 
-    def call(self, name: str, path: str = "budget", method: str = "GET", *body: Any, **how: str):
+    def call(
+        self, name: str, path: str = "budget", method: str = "GET", *body: Any, **how: Any
+    ) -> httpx.Response:
         return call(self.url, self.tokens[name], method, path, *body, **how)
 
-    def browse(self, path: str = "/", method: str = "GET", name: str = "carol"):
+    def browse(self, path: str = "/", method: str = "GET", name: str = "carol") -> httpx.Response:
         """A request of a browser for the custodian's page."""
         auth = ("any", self.tokens.get(name, name))
         return HTTP.request(method, self.url + path, auth=auth)
@@ -105,23 +107,23 @@ def make(
     ``quota``: cap on ann's new queries; ``place``: the ledger's, a file in the folder unless it is
     a server's; ``adversary``: EACH for a budget for each analyst; ``settings``: other ones.
     """
-    chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), "certified": 1.0}
-    chosen |= {"batch_size": 16, **settings}
+    entropy: Entropy = settings.pop("entropy", SystemEntropy())
+    chosen = {"config": FAST, "task": LEARNED, "certified": 1.0, "batch_size": 16, **settings}
     custodian = open_custodian(
         folder,
         data={},
         plan=plan_of(mechanism, asked, answered, unit=unit),
-        unsafe=chosen["entropy"].unsafe,
+        unsafe=entropy.unsafe,
         anchor=anchor,
         ledger_url=place if isinstance(place, LedgerUrl) else None,
         adversaries=[adversary],
     )
     keys, lines = Keys(folder), list[dict]()
     if not keys.listed():
-        holders = [("ann", "analyst", quota), ("bob", "analyst"), ("carol", "custodian")]
-        (folder / "tokens").write_text(" ".join(keys.add(*each) for each in holders))
+        ann, bob = keys.add("ann", "analyst", quota), keys.add("bob", "analyst")
+        (folder / "tokens").write_text(" ".join([ann, bob, keys.add("carol", "custodian")]))
     names, secrets = ("ann", "bob", "carol"), (folder / "tokens").read_text().split()
-    service = build_service(custodian, records, Settings(**chosen))
+    service = build_service(custodian, records, Settings(entropy=entropy, **chosen))
     app = create_app(service, keys, lambda event, **more: lines.append({"event": event, **more}))
     return Made(app, custodian, dict(zip(names, secrets, strict=True)), lines)
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
+from labelwall.teacher.custodian import Custodian
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.private_records import Records
 from labelwall.teacher.service import callers
@@ -222,10 +223,10 @@ def conversation(
     talk = Conversation(case, made, shown=shown)
     talk.watch(made.service)
     if (analysts := made.service.analysts) is not None:
-        build: Callable[..., Service] = analysts.build
+        build = analysts.build
 
-        def watched(own: object) -> Service:
-            talk.watch(service := build(own))
+        def watched(custodian: Custodian) -> Service:
+            talk.watch(service := build(custodian))
             return service
 
         analysts.build = watched

@@ -28,6 +28,7 @@ from labelwall.wall.labels import LabelSpace
 from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
+from labelwall.wall.questions import MatrixForm
 from tests import make
 from tests.seeded_noise import SeededNoise
 
@@ -86,8 +87,9 @@ def spec_of(name: str) -> ExtractorSpec:
 
 LANDMARKS = np.random.default_rng(3).integers(-40, 41, (30, DIMENSIONS)).astype(np.int8).tobytes()
 RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
-SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
-BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
+BOX = ExtractorSpec(
+    "box", (DIMENSIONS,), CLASSES, mean=(0.0,) * DIMENSIONS, std=(4.0,) * DIMENSIONS
+)
 
 
 def records(n: int = 400, seed: int = 0, attributes: bool = False, unit: Unit = "row") -> Records:
@@ -118,12 +120,12 @@ def matrix(
     mechanism: Mechanism, dimensions: int = DIMENSIONS, classes: int = CLASSES, seed: int = 2
 ) -> Matrix | None:
     """A public matrix that a mechanism may be asked by; None where it answers rows."""
-    rng, kind = np.random.default_rng(seed), mechanism.query_form.matrix
-    if kind is None:
+    rng, form = np.random.default_rng(seed), mechanism.query_form
+    if not isinstance(form, MatrixForm):
         return None
     outputs = numbered_space(mechanism.label_space, classes).outputs
-    shape = mechanism.query_form.shape(dimensions, outputs)
-    if kind == "cells":
+    shape = form.shape(dimensions, outputs)
+    if form.matrix == "cells":
         return Cells(rng.integers(-63, 64, shape).astype(np.int8))
     return Weights(rng.integers(-1000, 1001, shape).astype(np.int16))
 

@@ -1,5 +1,7 @@
 """A ledger to forge."""
 
+from pathlib import Path
+
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
@@ -12,7 +14,7 @@ A, B, C, D, E = identities(*"abcde")
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     """5 of 5 screenings and 3 of 3 aggregations in two batches; one query is refused."""
     plan = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 3)),))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
