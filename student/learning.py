@@ -153,6 +153,7 @@ def learn(
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
     few = len(public.data.inputs) < (fewest := _fewest(public, asked))
+    few = few and public.task.labels.kind == "class"  # virtual rows teach a value's student enough
     if network is None or not (smoothed or few or _foreign(public, estimated)):
         learned = _train(public, planned, asked, estimated, folder, console)
         if network is None or not learned.worse:

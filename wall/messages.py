@@ -131,8 +131,8 @@ class ExtractorSpec:
     ``axes``: int16 [d, k] in C order, little-endian, with d = len(center), from PUBLIC rows: the
     centred features are replaced by their k products with these columns before they are scaled.
     Empty: no projection.
-    ``radius``: features on axes that are shorter than it keep their length in this unit, longer
-    ones are shortened to it; from PUBLIC rows. 0: all are normalised.
+    ``radius``: features that are shorter than it keep their length in this unit, longer ones are
+    shortened to it; from PUBLIC rows. 0: all are normalised.
     ``landmarks``: int8 [m, k] in C order: features of PUBLIC rows under this extractor, by whose
     distances a mechanism sizes neighbourhoods (``RowForm.landmarks``). Empty: none.
     """
@@ -161,9 +161,8 @@ class ExtractorSpec:
         if self.axes and (not self.center or len(self.axes) % (2 * len(self.center))):
             rule = "int16 [d, k], with a center of d numbers"
             raise InvalidInput("extractor.axes", rule, f"{len(self.axes)} bytes")
-        if not (np.isfinite(self.radius) and self.radius >= 0 and (self.axes or not self.radius)):
-            rule = "finite, not below 0, and 0 without axes"
-            raise InvalidInput("extractor.radius", rule, self.radius)
+        if not (np.isfinite(self.radius) and self.radius >= 0):
+            raise InvalidInput("extractor.radius", "finite and not below 0", self.radius)
 
     @property
     def network(self) -> str:

@@ -16,7 +16,8 @@ LabelKind = Literal["class", "attributes", "value"]  # of label_kinds.py
 class Basis:
     """Statistics of PUBLIC rows that a round's extractor gets: so many axes, or landmarks.
 
-    ``lengths``: whether features on axes keep their lengths, up to a radius.
+    No axes leave the features as they are. ``lengths``: whether features keep theirs, up to a
+    radius.
     """
 
     kind: Literal["axes", "landmarks"]
@@ -137,9 +138,10 @@ class SumsForm(MatrixForm):
 
     @property
     def basis(self) -> Basis | None:
-        if self.axes is None:
+        lengths = self.labels == "value"
+        if self.axes is None and not lengths:
             return None
-        return Basis(kind="axes", count=self.axes, lengths=self.labels == "value")
+        return Basis(kind="axes", count=self.axes or 0, lengths=lengths)
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         return dimensions + 1, outputs

@@ -31,15 +31,19 @@ def ask_sums(current: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | 
         receipts.append(noisy.receipt)
         return sent, None if noisy.counts is None else noisy.counts[0]
 
-    # The first sum of a repeated round is known, and charged once
+    # Sums of a repeated round that are asked again are known, and charged once: of classes the
+    # first, of values those of all rounds before
     again = current.last is not None and planned.periods == 1
+    steps = form.steps
+    if again:
+        steps = planned.number * steps if form.labels == "value" else steps + 1
     how = FitSettings(
         labels=form.labels,
         outputs=current.extractor.num_classes,
         length=current.length,
         noise_multiplier=form.deviation,
         clip=form.clip,
-        steps=form.steps + 1 if again else form.steps,
+        steps=steps,
         gain=form.gain,
         alike=current.folder is None or current.drawn,
     )

@@ -251,14 +251,23 @@ def extractor_of_round(spec: ExtractorSpec, form: QueryForm, plain: Plain) -> Ex
         places = np.linspace(0, len(features) - 1, min(basis.count, len(features))).astype(np.int64)
         rows, finite = quantised(spec, features[places])
         return replace(spec, landmarks=rows[finite].tobytes())
-    center, axes = principal_axes(features[:MAX_ROWS], basis.count, linear_power)
-    if not axes.size:
-        raise InvalidInput("public rows", "at least 2, of different features", "no spread")
-    radius = 0.0
-    if basis.lengths:
-        finite = features[np.isfinite(features).all(axis=1)].astype(np.float64)
-        radius = RADIUS * float(np.sqrt((((finite - center) @ axes) ** 2).sum(axis=1).mean()))
-    return replace(_on_axes(spec, center, axes), radius=radius)
+    if basis.count:
+        center, axes = principal_axes(features[:MAX_ROWS], basis.count, linear_power)
+        if not axes.size:
+            raise InvalidInput("public rows", "at least 2, of different features", "no spread")
+        spec = _on_axes(spec, center, axes)
+    return replace(spec, radius=_radius(spec, features)) if basis.lengths else spec
+
+
+def _radius(spec: ExtractorSpec, features: np.ndarray) -> float:
+    """Up to which length PUBLIC features, float [n, d], before they are centred, keep theirs."""
+    if spec.backbone == "box":  # all rows keep it
+        return 0.0
+    finite = features[np.isfinite(features).all(axis=1)].astype(np.float64)
+    centred = finite - np.asarray(spec.center or 0.0)
+    axes = spec.projection()
+    rows = centred if axes is None else centred @ axes
+    return RADIUS * float(np.sqrt((rows**2).sum(axis=1).mean()))
 
 
 def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:

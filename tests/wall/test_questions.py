@@ -30,6 +30,7 @@ def test_a_mechanism_asks_by_the_kind_of_its_matrix() -> None:
         (CellsForm(centroids=0), None, 1),
         (SumsForm(steps=3), None, 1),
         (SumsForm(steps=3, axes=4), Basis(kind="axes", count=4), 1),
+        (SumsForm(steps=3, labels="value"), Basis(kind="axes", count=0, lengths=True), 1),
     ],
 )
 def test_features_and_rows_of_a_question(form, basis, rows) -> None:

@@ -105,7 +105,7 @@ OTHER_FIELDS: list[dict[str, object]] = [
     *({"input_shape": value} for value in ([10**12], [], [-3], [3.0], 3)),
     *({"num_classes": 1 << 40}, {"backbone": ["raw"]}, {"mean": [float("inf")]}),
     *({"std": [0]}, {"center": [[1]]}),
-    *({"radius": value} for value in (1.0, -1.0, "1", float("nan"))),
+    *({"radius": value} for value in (-1.0, "1", float("nan"))),
 ]
 TEXTS = [b"{", b"[" * 60000, b"\xff", b"1", b" " * (1 << 19)]
 BODIES = [changed(**fields) for fields in OTHER_FIELDS] + [extractor_body(text) for text in TEXTS]

@@ -130,8 +130,8 @@ def quantise(
 
     ``axes``: float64 [d, k], whole numbers of at most 15 bits. With axes, round(FINE (x - center) /
     |x - center|) @ axes takes the place of x - center, and the integers are [n, k]. With a
-    ``radius``, this product keeps the length of x - center, and is divided by the radius where it
-    is shorter.
+    ``radius``, this product keeps the length of x - center. What is shorter than the radius is
+    divided by that instead of its length.
 
     All operations are elementwise in float64, each of which IEEE 754 fixes, or a product of
     integers whose every partial sum is below 2^53, hence exact in any order. So no row's integers
@@ -154,7 +154,7 @@ def quantise(
         kept = finite[part, None]
         x = np.where(kept, features[part], 0.0).astype(np.float64) - middle * kept
         if axes is None:
-            unit = _unit(x)
+            unit = _unit(x, radius)
         else:
             on_axes = np.rint(_unit(x) * FINE) @ axes
             unit = _unit(on_axes * _length(x) / FINE if radius else on_axes, radius)

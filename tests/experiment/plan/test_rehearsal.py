@@ -18,6 +18,7 @@ from labelwall.experiment.plan.stand_ins import (
 )
 from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.linear.tuning import RADIUS
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.mechanisms import sums
@@ -179,12 +180,13 @@ def test_noise_on_votes_lacks_what_few_rows_vary_by(records: int) -> None:
 
 
 def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_path: Path) -> None:
-    """By sklearn's regression of the values on the unit vectors that a run regresses on."""
+    """By sklearn's regression of the values on vectors up to the radius that a run regresses on."""
     stage = staged(tmp_path, LINEAR_VALUE, 2_000, RECORDS, epsilon=200.0)
     mechanism, rows = solved(stage.settings.schedule).mechanism, CASES["value"].rows
     forecast = stage.score(stage.views[0], mechanism, range(4), 0)
     (x, y), (test, truth) = rows(6, RECORDS), rows(7, 2_000)
-    x, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))
+    radius = RADIUS * np.sqrt((x**2).sum(axis=1).mean())
+    x, asked = (v / np.maximum(np.linalg.norm(v, axis=1), radius)[:, None] for v in (x, test))
     best = LinearRegression().fit(x, y).score(asked, truth)
     assert forecast.answered == 1.0
     assert forecast.accuracy == pytest.approx(best, abs=0.04)
