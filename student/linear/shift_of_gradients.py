@@ -18,7 +18,12 @@ from scipy.special import log_softmax, softmax
 
 from .moments import Moment, minimised
 from .shares import TINY, Misfit, Shares, log
-from .tuning import FITS_OF_SHARES, PRIOR_BY_GRADIENTS, ForeignByGradients
+from .tuning import (
+    EVIDENCE_OF_SHIFT,
+    FITS_OF_SHARES,
+    PRIOR_BY_GRADIENTS,
+    ForeignByGradients,
+)
 
 LIMITS = ForeignByGradients()
 
@@ -38,8 +43,8 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     best, precisions = shift.fitted(unshifted)
     misfit = misfit_of_gradients(shift, unshifted, best, precisions)
     foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
-    beside_offsets = replace(misfit, unshifted=shift.alike(precisions))
-    if foreign or not beside_offsets.tells_of_a_shift:
+    told = not foreign and shift.seen_in_totals(unshifted)
+    if not told or not replace(misfit, unshifted=shift.alike(precisions)).tells_of_a_shift:
         public = softmax(logits, axis=1).mean(axis=0)
         private = softmax(log(public))
         return np.zeros(classes), Shares(private=private, public=public, foreign=foreign)
@@ -94,6 +99,20 @@ class _Shift:
 
         best = minimised(misfit, np.zeros(self.logits.shape[1]))
         return float(misfit(torch.tensor(best)))
+
+    def seen_in_totals(self, unshifted: np.ndarray) -> bool:
+        """Whether the residuals' sums over all rows, the last row of each gradient, differ.
+
+        A linear model that is not quite right misses single entries, and a shift of the shares
+        may explain those by chance. But its probabilities add up to the records' shares on rows
+        that are alike.
+        """
+        precisions = self.precisions(unshifted)
+        for precision in precisions:
+            precision[:-1] = 0.0
+        parameters = 2 * (unshifted.shape[1] - 1)
+        missed = float(self.misfit(torch.tensor(unshifted), precisions))
+        return missed / parameters > EVIDENCE_OF_SHIFT
 
     def fitted(self, start: np.ndarray) -> tuple[np.ndarray, list[torch.Tensor]]:
         """The most probable point near ``start``, and precisions that follow from it."""

@@ -118,6 +118,33 @@ def test_offsets_that_are_off_are_no_shift() -> None:
     assert not shifted(logits, [moment])[0].any()
 
 
+def test_misfit_that_leaves_the_residuals_sums_alone_is_no_shift() -> None:
+    """The gradient of other shares, but for the last row, as of a model that is not quite right."""
+    rng, n, c = np.random.default_rng(1), 2_000, 3
+    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
+    logits = inputs @ rng.normal(size=(21, c))
+    equal = torch.full((n, c), 1 / c, dtype=torch.float64)
+    asked = [(equal, torch.ones_like(equal))]
+    moment = Moment(torch.zeros(21, c).double(), 0.02, torch.tensor(inputs), asked)
+    alike = softmax(logits, axis=1)
+    skewed = softmax(logits + np.array([2.0, 0.0, -2.0]), axis=1)
+    gradient, usual = (
+        torch.tensor(inputs).T @ moment.residuals(torch.tensor(each)) / n
+        for each in (skewed, alike)
+    )
+    unshifted = np.stack([np.zeros(c), np.log(alike.mean(axis=0))])
+
+    def seen(gradient: torch.Tensor) -> bool:
+        moments = [replace(moment, gradient=gradient)]
+        shift = shift_of_gradients._Shift(logits=torch.tensor(logits), moments=moments)
+        return shift.seen_in_totals(unshifted)
+
+    assert seen(gradient)
+    gradient[-1] = usual[-1]
+    assert not seen(gradient)
+    assert not shifted(logits, [replace(moment, gradient=gradient)])[0].any()
+
+
 def test_residuals_are_those_of_their_definition() -> None:
     rng, n, c = np.random.default_rng(0), 40, 3
     asked = [
