@@ -66,7 +66,7 @@ def _trained(
     announce(config.data, given.schedule, config.schedule, console)
     from .report.report import write_report
     from .run import entry  # as above
-    from .run.lines import period_lines
+    from .run.lines import period_lines, seldom_found
 
     summary = entry.run(
         config,
@@ -77,7 +77,7 @@ def _trained(
         custodian=private.directory,
         update=update,
     )
-    for line in period_lines(summary):
+    for line in [*period_lines(summary), *seldom_found(summary)]:
         console.say(line)
     with console.timed("report"):
         write_report(run_dir)

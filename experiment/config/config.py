@@ -7,6 +7,8 @@ from ...student.public_settings import PublicSide
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.schedule import Schedule
 from ...wall.datasets.texts import HASHED
+from ...wall.errors import InvalidInput
+from ...wall.questions import SumsForm
 
 Part = TypeVar("Part", bound="PrivateSide | PublicSide")
 
@@ -17,6 +19,11 @@ class Config(PrivateSide, PublicSide):
 
     def __post_init__(self) -> None:
         _ = self.private_side(), self.public_side()  # each raises InvalidInput by its own rules
+        asked = [m for m in self.schedule.mechanisms() if not m.open and not m.scores]
+        linear = all(isinstance(mechanism.query_form, SumsForm) for mechanism in asked)
+        if self.balanced and not (linear and self.data.labels == "class"):
+            rule = "left out but for classes by private_linear, which releases a classifier"
+            raise InvalidInput("balanced", rule, True)
 
     def private_side(self) -> PrivateSide:
         return self._part(PrivateSide)

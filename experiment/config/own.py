@@ -78,6 +78,11 @@ OWN: dict[str, Any] = {
         action="store_const",
         const=True,
     ),
+    "balanced": option(
+        "classes: labels favour each one alike, so that a rare one is found",
+        action="store_const",
+        const=True,
+    ),
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
         "split's, or that of public rows, at least 1,000)",
@@ -172,6 +177,7 @@ def own_settings(
         "evaluate": {} if rehearsed else {"share": SCORE},
         "features": STAGES if refine else "auto" if rehearsed and named is None else features,
         "public_labels": "train",
+        "balanced": bool(own.get("balanced")),
         "student": pretrained_student(facts) if refine else default_student(facts, given),
     }
     return merged(settings, given)
@@ -187,8 +193,8 @@ def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
     if "refine" in own:
         raise InvalidInput("refine", "left out with a file, whose student.backbone says it", True)
     budget = {name: own[name] for name in ("epsilon", "delta", "periods") if name in own}
-    records = {"expected_records"} & own.keys()
-    return {"data": data, "budget": budget, **{name: own[name] for name in records}}
+    known = {"expected_records", "balanced"} & own.keys()
+    return {"data": data, "budget": budget, **{name: own[name] for name in known}}
 
 
 def names_rows(own: Mapping[str, Any]) -> bool:

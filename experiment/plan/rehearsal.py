@@ -215,6 +215,9 @@ class Rehearsal:
         score = space.score(space.decode(labels), self.labelled.labels[asked], has)
         errors = score.get("errors")  # of values
         good = float(errors["r2"] if errors else score["accuracy"] or 0.0)
+        if self.settings.balanced and has.any():
+            truth = self.labels[asked][has]
+            good = float(np.average(labels[has] == truth, weights=1 / np.bincount(truth)[truth]))
         self._scores[key] = float(has.mean()), good
         return self._scores[key]
 
@@ -242,6 +245,7 @@ class Rehearsal:
             rows=seen.labelled[asked],
             labelled=self._taught(view, form, fold) if self.settings.taught else None,
             drawn=self.settings.data.draws,
+            balanced=self.settings.balanced,
             folder=self._folder(view, form),
         )
         answers, _ = ask_matrices(current)

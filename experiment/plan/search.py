@@ -138,13 +138,14 @@ def search(
             for named in by_features(settings, task, public, trees)
         ]
         by_name = {stage.settings.features: stage for stage in prepared}
+        rows_of_forecast = prepared[0].labelled
         rows = RehearsalRows(
             views=lambda: tuple(view for stage in prepared for view in stage.views),
             rehearse=lambda view, mechanism, draws, asked: by_name[view.features].score(
                 view, mechanism, draws, asked
             ),
-            source=prepared[0].labelled.source,
-            frequent=prepared[0].labelled.frequent,
+            source=rows_of_forecast.source + ", classes counting alike" * settings.balanced,
+            frequent=0.0 if settings.balanced else rows_of_forecast.frequent,
         )
         optima = _optima(mechanisms, goal, rows, progress)
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
@@ -252,6 +253,8 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     fits = [m for m in fits if m.updated or config.budget.periods == 1]
     if config.schedule.custodians > 1:  # how right each one's votes are no rehearsal tells
         fits = [m for m in fits if isinstance(m.query_form, MatrixForm)]
+    if config.balanced:  # a classifier alone can be
+        fits = [m for m in fits if isinstance(m.query_form, SumsForm)]
     among = getattr(config.mechanism, "among", None)
     mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:

@@ -71,6 +71,20 @@ def uneven(summary: Summary) -> str:
     return "" if even else f"balanced {100 * balanced:.2f}%, worst class {100 * worst:.2f}%"
 
 
+def seldom_found(summary: Summary) -> list[str]:
+    """The option that finds a class which balanced accuracy shows to be lost, in a line."""
+    accuracy, balanced = summary.test_accuracy, summary.balanced_accuracy
+    if summary.balanced or accuracy is None or balanced is None:
+        return []
+    if summary.worst_class is None or summary.worst_class >= SELDOM or balanced > accuracy - UNEVEN:
+        return []
+    return [
+        f"a class is right on {100 * summary.worst_class:.1f}% of its test rows. A run with "
+        "--balanced finds a rare one more often, and is right less often in all. It is another "
+        "release: epsilons add up"
+    ]
+
+
 def untested(summary: Summary) -> str:
     """What stands in the place of a score where no test row tells one; empty elsewhere."""
     if summary.test_accuracy is not None or summary.test_errors:

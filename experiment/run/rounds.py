@@ -228,6 +228,7 @@ def _summarise(
         private_score=best.score,
         custodians=teacher.described(folder.ledger) if isinstance(teacher, Custodians) else (),
         seed=public.settings.seed,
+        balanced=public.settings.balanced,
         public_rows=len(public.data.inputs),
         periods=_periods(public, kept, best.score, folder),
         test_rows=len(public.data.test_inputs),

@@ -162,6 +162,7 @@ class Summary:
     private_score: PrivateScore | None
     custodians: tuple[CustodianRecord, ...]
     seed: int
+    balanced: bool = False  # whether labels favour each class alike
     public_rows: int
     periods: tuple[PeriodResult, ...]
     test_rows: int
@@ -170,9 +171,15 @@ class Summary:
 
     @property
     def useless(self) -> bool:
-        """Whether the most frequent class alone is right on more of the test rows."""
-        known = self.baselines
-        return known is not None and (self.test_accuracy or 0.0) < known.frequent[1]
+        """Whether the most frequent class alone is right on more of the test rows.
+
+        A balanced result is compared by balanced accuracy.
+        """
+        if self.baselines is None:
+            return False
+        if self.balanced:
+            return (self.balanced_accuracy or 0.0) < 1 / sum(map(any, self.kept.confusion))
+        return (self.test_accuracy or 0.0) < self.baselines.frequent[1]
 
     @property
     def kept(self) -> RoundResult:

@@ -85,6 +85,7 @@ def ask(
         rows=None if others is None else quantised(extractor, others),
         labelled=public.labelled(extractor),
         drawn=public.settings.data.draws,
+        balanced=public.settings.balanced,
         last=last_classifier(current),
         folder=current.path,
     )

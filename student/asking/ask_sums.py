@@ -46,6 +46,7 @@ def ask_sums(current: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | 
         steps=steps,
         gain=form.gain,
         alike=current.folder is None or current.drawn,
+        balanced=current.balanced,
     )
     earlier = None if current.last is None else stored_fit(current.last, current.extractor.sha256())
     model = fit(ask, features, how, current.labelled, earlier, again)

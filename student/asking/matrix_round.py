@@ -33,6 +33,7 @@ class MatrixRound:
         rows: int8 [m, d], of the rows to label; None: the same ones.
         labelled: rows that are learned, too.
         drawn: whether ``features`` are of drawn rows, which tell nothing of the records.
+        balanced: whether a linear classifier favours each class alike.
         last: file of an earlier classifier of these features, which counts as well.
         folder: of the round; None for a rehearsal, which stores nothing and estimates nothing of a
             linear model.
@@ -45,6 +46,7 @@ class MatrixRound:
     rows: np.ndarray | None = field(default=None, repr=False)
     labelled: PublicLabels | None = None
     drawn: bool = False
+    balanced: bool = False
     last: Path | None = None
     folder: Path | None
 

@@ -16,7 +16,7 @@ from .labelled import Labelled, PublicLabels, better
 from .labelled_values import LabelledValues, with_values
 from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, with_bias
 from .moments import class_probabilities
-from .shares import Shares
+from .shares import Shares, favour_alike
 from .stored import StoredFit, to_bytes
 from .tuning import KEPT_PRECISION, SURE_COUNT
 
@@ -36,6 +36,7 @@ class LinearModel:
         labels_given: share of the public labels that it gives, or R2 of public values,
             cross-validated; 0 without any.
         precision: of the weights, in squares of records: their noise's variance is inverse to it.
+        offsets: of the logits of classes, float64 [c], under which each counts alike; 0: none.
     """
 
     labels: str
@@ -47,10 +48,11 @@ class LinearModel:
     explained: tuple[float, float] | None = None
     labels_given: float = 0.0
     precision: float = 1.0
+    offsets: np.ndarray | float = 0.0
 
     def says(self, features: np.ndarray) -> np.ndarray:
         """Probabilities, or values from -1 to 1, of rows int8 [n, d]: float32 [n, c]."""
-        logits = with_bias(features, self.length) @ self.weights
+        logits = with_bias(features, self.length) @ self.weights + self.offsets
         if self.labels == "value":
             return np.clip(logits, -1, 1).astype(np.float32)
         likely = class_probabilities(logits) if self.labels == "class" else expit(logits)
@@ -90,16 +92,17 @@ class LinearModel:
     def certainty(self, predicted: np.ndarray, factor: float = 1.0) -> np.ndarray:
         """Probability of each row's labels, float [n], of what the model ``says``.
 
-        Logits of classes are multiplied by the ``factor``.
+        Logits of classes, without offsets, are multiplied by the ``factor``.
         """
         if self.labels == "class":
-            logits = np.log(np.maximum(predicted.astype(np.float64), 1e-30))
-            return np.asarray(class_probabilities(factor * logits).max(axis=1))
+            logits = np.log(np.maximum(predicted.astype(np.float64), 1e-30)) - self.offsets
+            likely = class_probabilities(factor * logits)
+            return likely[np.arange(len(likely)), predicted.argmax(axis=1)]
         return np.asarray(np.maximum(predicted, 1 - predicted).mean(axis=1))
 
     def to_bytes(self, extractor: str) -> bytes:
         """The model's file, for features of the ``extractor`` with that hash."""
-        fit = StoredFit(weights=self.weights, precision=self.precision)
+        fit = StoredFit(self.weights, self.precision, self.offsets)
         return to_bytes(fit, extractor, self.length, self.labels)
 
 
@@ -145,6 +148,11 @@ def fit(
         weights=fitted.weights / how.unit, precision=max(records[0], MIN_RECORDS) ** 2
     )
     averaged = current if earlier is None else _average(current, earlier)
+    offsets: np.ndarray | float = 0.0
+    if how.balanced:
+        least = records[1] / max(records[0], MIN_RECORDS)  # as many records as the count is off
+        offsets = favour_alike(inputs @ averaged.weights * how.unit, least)
+        right = 0.0  # it was cross-validated without offsets
     return LinearModel(
         labels=how.labels,
         length=how.length,
@@ -155,6 +163,7 @@ def fit(
         explained=fitted.explained,
         labels_given=right,
         precision=averaged.precision,
+        offsets=offsets,
     )
 
 

@@ -37,6 +37,7 @@ class FitSettings:
         steps: number of sums.
         gain: with more than 1 a sum's count is of weighted records.
         alike: whether the records have the shares of the classes that public rows have.
+        balanced: whether the classifier favours each class alike.
     """
 
     labels: str
@@ -47,6 +48,7 @@ class FitSettings:
     steps: int
     gain: int = 1
     alike: bool = False
+    balanced: bool = False
 
     @property
     def unit(self) -> float:

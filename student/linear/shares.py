@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .moments import class_probabilities
 from .tuning import EVIDENCE_OF_SHIFT
 
 TINY = 1e-300  # least share whose logarithm is taken
@@ -54,6 +55,18 @@ class Misfit:
         """Whether the shares explain so much that chance hardly would."""
         explained = (self.unshifted - self.left) / self.times_chance
         return explained / self.parameters > EVIDENCE_OF_SHIFT
+
+
+def favour_alike(logits: np.ndarray, least: float) -> np.ndarray:
+    """Offsets of ``logits`` of PUBLIC rows, float64 [n, c], under which each class counts alike.
+
+    A class's probabilities are divided by its mean probability (logit adjustment, Menon et al.
+    2021; Saerens et al. 2002), but at least by a share that noise hides, ``least``, or by an equal
+    share where that is less.
+    """
+    shares = class_probabilities(logits).mean(axis=0)
+    offsets = -np.log(np.maximum(shares, min(least, 1 / len(shares))))
+    return np.asarray(offsets - offsets.mean())
 
 
 def log(shares: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ had: the first, of sums of classes, and the mean of the later ones.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,8 +32,9 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     """(offsets of the logits for public rows, float64 [c]; the shares that go with them).
 
     ``logits``: of the moments' PUBLIC rows by a classifier, float64 [n, c]. The offsets are 0 if
-    the moments tell of no shift, or if no shift explains them. A class that is rarer among public
-    rows keeps its share of the records, since it may be asked about later.
+    the moments tell no more of a shift than of other offsets, or if no shift explains them. A class
+    that is rarer among public rows keeps its share of the records, since it may be asked about
+    later.
     """
     classes, rows = logits.shape[1], min(moment.most for moment in moments)
     first = [moment.first(rows) for moment in moments]
@@ -42,7 +43,8 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     best, precisions = shift.fitted(unshifted)
     misfit = misfit_of_gradients(shift, unshifted, best, precisions)
     foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
-    if foreign or not misfit.tells_of_a_shift or not shift.seen_in_totals(unshifted):
+    told = not foreign and shift.seen_in_totals(unshifted)
+    if not told or not replace(misfit, unshifted=shift.alike(precisions)).tells_of_a_shift:
         public = softmax(logits, axis=1).mean(axis=0)
         private = softmax(log(public))
         return np.zeros(classes), Shares(private=private, public=public, foreign=foreign)
@@ -83,6 +85,20 @@ class _Shift:
         """Squared distance of the weighted rows' gradients from the records', in variances."""
         pairs, weights = zip(self.moments, precisions, strict=True), self.as_records(point)
         return torch.stack([moment.missed(weights, precision) for moment, precision in pairs]).sum()
+
+    def alike(self, precisions: Sequence[torch.Tensor]) -> float:
+        """The least misfit with equal shares on both sides, whatever the offsets.
+
+        The offsets of a linear model that is not quite right, or whose descent was short, are off
+        although nothing is shifted.
+        """
+
+        def misfit(offsets: torch.Tensor) -> torch.Tensor:
+            public = torch.softmax(self.logits + offsets, dim=1).mean(dim=0).clamp(min=TINY)
+            return self.misfit(torch.stack([offsets, public.log()]), precisions)
+
+        best = minimised(misfit, np.zeros(self.logits.shape[1]))
+        return float(misfit(torch.tensor(best)))
 
     def seen_in_totals(self, unshifted: np.ndarray) -> bool:
         """Whether the residuals' sums over all rows, the last row of each gradient, differ.

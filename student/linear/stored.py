@@ -1,5 +1,7 @@
 """The file of a classifier: safetensors, with ``weights`` float32 [d + 1, c].
 
+Those of a balanced one have ``offsets`` [c] of its logits in them, which the file has beside.
+
 Logits are (features, bias) weights of the integer features of an extractor. Its hash, the bias, the
 kind of labels and the weights' precision are metadata. Probabilities are the softmax of the logits
 for classes, the sigmoid of each for attributes; a value is so many half ranges from the middle of
@@ -21,10 +23,14 @@ from .moments import class_probabilities
 
 @dataclass(frozen=True)
 class StoredFit:
-    """Weights of integer inputs, float64 [d + 1, c], and their precision, in squares of records."""
+    """Weights of integer inputs, float64 [d + 1, c], and their precision, in squares of records.
+
+    ``offsets``: of the logits, float64 [c], which a balanced classifier adds; 0 of others.
+    """
 
     weights: np.ndarray = field(repr=False)
     precision: float
+    offsets: np.ndarray | float = 0.0
 
 
 def to_bytes(fit: StoredFit, extractor: str, length: float, labels: str) -> bytes:
@@ -34,7 +40,12 @@ def to_bytes(fit: StoredFit, extractor: str, length: float, labels: str) -> byte
     """
     metadata = {"extractor": extractor, "bias": str(bias(length)), "labels": labels}
     metadata["precision"] = repr(fit.precision)
-    return safetensors.numpy.save({"weights": fit.weights.astype(np.float32)}, metadata)
+    weights, tensors = fit.weights.copy(), dict[str, np.ndarray]()
+    if isinstance(fit.offsets, np.ndarray):
+        weights[-1] += fit.offsets / bias(length)
+        tensors["offsets"] = fit.offsets
+    tensors["weights"] = weights.astype(np.float32)
+    return safetensors.numpy.save(tensors, metadata)
 
 
 def stored_layer(path: Path) -> tuple[np.ndarray, float]:
@@ -49,9 +60,11 @@ def stored_fit(path: Path, extractor: str) -> StoredFit | None:
         return None
     with reading(path), safetensors.safe_open(path, "numpy") as file:
         weights, about = file.get_tensor("weights").astype(np.float64), file.metadata()
+        offsets = file.get_tensor("offsets") if "offsets" in file.keys() else 0.0  # noqa: SIM118
     if about["extractor"] != extractor:
         return None
-    return StoredFit(weights=weights, precision=float(about["precision"]))
+    weights[-1] -= offsets / float(about["bias"])
+    return StoredFit(weights=weights, precision=float(about["precision"]), offsets=offsets)
 
 
 def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:

@@ -44,8 +44,11 @@ def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) 
     assert np.array_equal(answers["labels"], inherit(counts, cells, 3)[0][answers["rows"]])
 
 
-def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Path) -> None:
-    tiny.configure(mechanism=LINEAR, **TWICE)
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(
+    folder: Path, balanced: bool
+) -> None:
+    tiny.configure(mechanism=LINEAR, balanced=balanced, **TWICE)
     assert run(*QUICK) == 0
     with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
         weights, metadata = file.get_tensor("weights"), file.metadata()

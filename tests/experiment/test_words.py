@@ -9,14 +9,14 @@ from labelwall import pipeline
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.plan.planner import Choice, View
 from labelwall.experiment.plan.show import choices_table
-from labelwall.experiment.run.lines import result_line
+from labelwall.experiment.run.lines import result_line, seldom_found
 from labelwall.experiment.run.summary import Baselines
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.computing import free_threads
 from labelwall.wall.console import Console
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
-from tests.experiment.results import made_summary
+from tests.experiment.results import made_round, made_summary
 
 ROUNDS = ["--rounds", "2"]
 pytestmark = pytest.mark.usefixtures("folder")
@@ -94,6 +94,23 @@ def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
     better = result_line(made_summary(test_accuracy=0.8, baselines=beside), Path("run"))
     alone = "public labels alone 70.0% by boosted trees"
     assert f"80.00% (always 'good' 74.5%, {alone}, no privacy about 81%) at" in better
+
+
+def test_the_option_that_finds_a_rare_class_is_named_where_one_is_lost() -> None:
+    known = {"test_accuracy": 0.95, "balanced_accuracy": 0.5, "worst_class": 0.0}
+    (line,) = seldom_found(made_summary(**known))
+    assert "right on 0.0% of its test rows. A run with --balanced" in line
+    for other in ({"balanced": True}, {"worst_class": 0.6}, {"balanced_accuracy": 0.94}):
+        assert not seldom_found(made_summary(**known | other))
+    assert not seldom_found(made_summary())
+
+
+def test_a_balanced_result_is_compared_with_one_class_by_balanced_accuracy() -> None:
+    beside = Baselines(frequent=("good", 0.95), public=None, no_privacy=None)
+    rounds = (made_round(confusion=[[60, 35], [1, 4]]),)
+    known = {"test_accuracy": 0.64, "baselines": beside, "rounds": rounds, "balanced": True}
+    assert not made_summary(**known, balanced_accuracy=0.7).useless
+    assert made_summary(**known, balanced_accuracy=0.45).useless
 
 
 def test_the_rehearsal_s_table_is_ten_lines_the_chosen_one_first() -> None:

@@ -21,7 +21,7 @@ from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
-from tests.experiment.checks import named
+from tests.experiment.checks import check_one_error, named
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +216,16 @@ def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(image_folders
     assert isinstance(written(*folders, *flags)["budget"]["delta"], float)
     parsed, _ = parse([*folders, *flags])
     assert load_config(Path("own.yaml")) == parsed != parse(folders)[0]
+
+
+def test_balanced_is_refused_where_no_classifier_of_classes_is_released(folder, capsys) -> None:
+    tiny.write()
+    row = ["plan", "--data", "data.npz", "--balanced"]
+    given = ["--mechanism.kind", "private_knn", "--rounds", "[{queries: 5}]"]
+    check_one_error([*row, *given], "`balanced` must be left out but for classes by", capsys)
+    among = ["--mechanism.kind", "auto", "--mechanism.among", "reverse_knn"]
+    check_one_error([*row, *among], "one of private_linear.", capsys)
+    assert parse(["--data", "data.npz", "--balanced"])[0].balanced
 
 
 def test_refine_takes_the_features_network_as_the_student(

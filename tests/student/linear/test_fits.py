@@ -39,8 +39,10 @@ UNITS = FEATURES / LENGTH
 CLIPS = {"class": 0.1, "attributes": 0.1, "value": 0.25}
 
 
-def settings(labels: str, outputs: int, noise: float, steps: int) -> FitSettings:
-    return FitSettings(labels, outputs, LENGTH, noise, CLIPS[labels], steps)
+def settings(
+    labels: str, outputs: int, noise: float, steps: int, balanced: bool = False
+) -> FitSettings:
+    return FitSettings(labels, outputs, LENGTH, noise, CLIPS[labels], steps, balanced=balanced)
 
 
 def teacher(

@@ -87,7 +87,7 @@ def test_foreign_public_rows_are_no_shift_of_shares() -> None:
     equal = torch.full((n, c), 1 / c, dtype=torch.float64)
 
     def offsets(foreign: float) -> np.ndarray:
-        skewed = softmax(logits + np.array([2.0, 0.0, -2.0]), axis=1)
+        skewed = softmax(logits + np.array([4.0, 0.0, -4.0]), axis=1)
         skewed *= 1 / c / skewed.mean(axis=0)
         asked = [(equal, torch.ones_like(equal))]
         moment = Moment(torch.zeros(21, c).double(), 0.02, torch.tensor(inputs), asked)
@@ -97,6 +97,25 @@ def test_foreign_public_rows_are_no_shift_of_shares() -> None:
 
     assert np.abs(offsets(0.0)).max() > 0.5
     assert not offsets(0.5).any()
+
+
+def test_offsets_that_are_off_are_no_shift() -> None:
+    """The gradient of rows that are alike, with labels that a classifier of other offsets gives."""
+    rng, n, c = np.random.default_rng(1), 2_000, 3
+    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
+    logits, off = inputs @ rng.normal(size=(21, c)), np.array([2.0, 0.0, -2.0])
+    equal = torch.full((n, c), 1 / c, dtype=torch.float64)
+    asked = [(equal, torch.ones_like(equal))]
+    moment = Moment(torch.zeros(21, c).double(), 0.02, torch.tensor(inputs), asked)
+    likely = torch.tensor(softmax(logits + off, axis=1))
+    moment = replace(moment, gradient=torch.tensor(inputs).T @ moment.residuals(likely) / n)
+    shift = shift_of_gradients._Shift(logits=torch.tensor(logits), moments=[moment])
+    unshifted = np.stack([np.zeros(c), np.log(softmax(logits, axis=1).mean(axis=0))])
+    precisions = shift.precisions(unshifted)
+    missed = float(shift.misfit(torch.tensor(unshifted), precisions))
+    assert missed > 100
+    assert shift.alike(precisions) < 0.01 * missed
+    assert not shifted(logits, [moment])[0].any()
 
 
 def test_misfit_that_leaves_the_residuals_sums_alone_is_no_shift() -> None:
