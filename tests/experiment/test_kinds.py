@@ -193,9 +193,9 @@ def test_the_score_is_that_of_the_model_on_the_private_rows(name: str, unit: str
     if kind.truth is value:
         truth = truth.clip(-10, 30)
         missed = np.minimum(np.abs(predicted - truth), 10.0)  # a quarter of the range
-        rmse, noise = known["rmse"]
+        rmse, noise = known["rmse"][:2]
         assert rmse == pytest.approx(math.sqrt((missed**2).mean()), abs=4 * noise)
-        assert noise < 0.03
+        assert noise < 0.05
     else:
         assert known["right"] == pytest.approx((predicted == truth).mean(), abs=0.05)
     assert known["least"] < known["right"]
