@@ -18,7 +18,7 @@ class Computing:
 
     Args:
         threads: at most so many CPU threads of torch, a count; fewer where other programs use
-            the machine: a thread that waits for a CPU holds up all others.
+            the machine.
         workers: threads that compute features, and at most so many short trainings at a time,
             each in a process with its share of the threads, a count.
         batch_size: queries charged, answered and recorded together, a count.

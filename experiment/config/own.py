@@ -79,7 +79,7 @@ OWN: dict[str, Any] = {
         const=True,
     ),
     "balanced": option(
-        "classes: labels favour each one alike, so that a rare one is found",
+        "classes: labels favour each one alike",
         action="store_const",
         const=True,
     ),

@@ -88,7 +88,7 @@ def test_trees_without_labels_that_are_learned_are_one_line(folder: Path, capsys
         with np.load("data.npz") as stored:
             rows = {name: stored[name] for name in stored if name != "public_y"}
         np.savez("data.npz", **rows)
-        mentioned = "at least 100 labelled public rows of at most 100 columns"
+        mentioned = "at least 100 labelled public rows of at most 128 columns"
         checks.check_one_error([*checks.RUN, *options], mentioned, capsys)
     assert not Path("custody", "ledger.sqlite").exists()
 
