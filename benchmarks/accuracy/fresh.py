@@ -97,6 +97,7 @@ LEAST_TEXT = 120  # characters of a docstring
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
 NAMES = {
     "default": "labelwall",
+    "told": "labelwall, told the records",
     "labelled": "labelwall, labelled public rows",
     "noisy_sgd": "Linear NoisySGD",
     "dp_ebm": "DP-EBM",
