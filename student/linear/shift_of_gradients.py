@@ -19,9 +19,9 @@ from scipy.special import log_softmax, softmax
 from .moments import Moment, minimised
 from .shares import TINY, Misfit, Shares, log
 from .tuning import (
-    EVIDENCE_OF_SHIFT,
     FITS_OF_SHARES,
     PRIOR_BY_GRADIENTS,
+    TOTALS_OF_SHIFT,
     ForeignByGradients,
 )
 
@@ -112,7 +112,7 @@ class _Shift:
             precision[:-1] = 0.0
         parameters = 2 * (unshifted.shape[1] - 1)
         missed = float(self.misfit(torch.tensor(unshifted), precisions))
-        return missed / parameters > EVIDENCE_OF_SHIFT
+        return missed / parameters > TOTALS_OF_SHIFT
 
     def fitted(self, start: np.ndarray) -> tuple[np.ndarray, list[torch.Tensor]]:
         """The most probable point near ``start``, and precisions that follow from it."""
