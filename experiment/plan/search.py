@@ -144,7 +144,9 @@ def search(
             rehearse=lambda view, mechanism, draws, asked: by_name[view.features].score(
                 view, mechanism, draws, asked
             ),
-            source=rows_of_forecast.source + ", classes counting alike" * settings.balanced,
+            source=f"{rows_of_forecast.source}, classes counting alike"
+            if settings.balanced
+            else rows_of_forecast.source,
             frequent=0.0 if settings.balanced else rows_of_forecast.frequent,
         )
         optima = _optima(mechanisms, goal, rows, progress)

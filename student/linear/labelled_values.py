@@ -23,7 +23,7 @@ class LabelledValues:
     """PUBLIC rows with values, in half ranges from the middle of the bounds.
 
     Args:
-        inputs: float64 [n, d + 1], of length 1.
+        inputs: float64 [n, d + 1], of length 1 at most.
         values: float64 [n].
         weights: of ridge regression on these rows, float64 [d + 1, 1].
         held: the value of each row by a regression on other ones, float64 [n].
