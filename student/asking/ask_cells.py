@@ -20,10 +20,8 @@ from ..results import Estimate
 from .estimates import NOTHING_KNOWN, at_least, by_counts, few_votes, noted
 from .matrix_round import MatrixRound
 from .query_selection import k_means
+from .tuning import VOTES
 
-# Of votes' logarithms beside those of probabilities by public labels: chosen on KEEL's penbased,
-# phoneme, satimage and vowel, checked on segment, optdigits and magic.
-VOTES = 0.5
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 

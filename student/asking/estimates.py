@@ -16,21 +16,13 @@ from ..held_out import Cleaned
 from ..linear.linear_model import LinearModel
 from ..linear.measure import MAX_ROWS
 from ..results import AGREEMENT, COUNTS, MOMENTS, PROBABILITIES, UNKNOWN, Estimate
+from .tuning import FEW, LEAST_VOTES, MOST_ERROR, PROBABILITY_ERROR, RARE, SURE, UNSEEN
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
-SURE = 2.0  # deviations by which a round must be worse than an earlier one
-PROBABILITY_ERROR = 0.025
-MOST_ERROR = 0.05  # of an estimate that is said
 HIDDEN = "the noise hides how sure labels may be"
 RARE_CLASS = "public rows may have more of a class with few records than is seen"
 FOREIGN = "private and public rows seem to differ in more than how often each class occurs"
 DRAWN = "public rows are drawn, so that none has a right label"
-
-FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
-# Public rows may have more of a class with fewer than so many times FEW, and than this part of its
-# equal share, unseen. Chosen on docstrings at epsilon 0.25 to 1.
-UNSEEN, RARE = 2.0, 0.3
-LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
 # The estimate by counts that are not above their noise: there may be no records at all
 NOTHING_KNOWN = Estimate(right=0.0, error=1.0, by=UNKNOWN)

@@ -30,6 +30,7 @@ from ...wall.questions import QueryForm
 from ..linear.tuning import AXES_BY_ROWS, CURVED_AXES_BY_ROWS, RADIUS
 from ..public_settings import IMAGENET, STAGES, TIMM, FirstFeatures
 from .boosted import TREES, Boosted, lacking
+from .tuning import FLAT, LEADING, MOST_WHITENED
 
 KEPT = 8  # two kinds of rows by two networks, and the axes of both
 STORED = 16  # of them in the user's cache
@@ -129,10 +130,6 @@ class PublicFeatures:
 
 MAX_ROWS = 10_000  # public rows that axes are computed from
 MAX_AXIS = 32_767  # of int16: the largest entry of the axes
-# For a linear classifier an axis is divided by its deviation to a power, at most MOST_WHITENED; not
-# at all if the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
-# Chosen on CIFAR-10's features, texts, HOG of two sets of images and a network's features of one.
-MOST_WHITENED, LEADING, FLAT = 0.5, 64, 0.45
 MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
 
 # Features of PUBLIC rows, float [n, d], before they are centred.

@@ -156,7 +156,7 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
     service = app_service(request).of(key, analyst)
     analysts, log = service.analysts, service.directory / ERRORS
     own = {} if analysts is None else analysts.services()
-    kinds, snapshot = (ledger_tables.ADDED, ledger_tables.REMOVED), service.queue.snapshot
+    snapshot = service.queue.snapshot
     # A reading; at full caps another certificate may be smaller.
     limit = service.plan.epsilon if service.certified is None else service.certified
     counts = tuple(release.spent for release in snapshot.releases)
@@ -174,7 +174,9 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
         history=_history([service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
-            lambda opened: ledger_tables.events(opened, *kinds, newest=MAX_CHANGES)
+            lambda opened: ledger_tables.events(
+                opened, ledger_tables.ADDED, ledger_tables.REMOVED, newest=MAX_CHANGES
+            )
         ),
         failed=log.stat().st_mtime if log.exists() else None,
     )
