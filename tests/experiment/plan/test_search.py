@@ -243,9 +243,7 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
     several = replace(config, teacher=["https://a.example", "https://b.example"])
     assert [each.kind for each in auto.mechanisms_for(several)] == ["private_linear_value"]
     later = replace(config, budget=replace(config.budget, periods=3))
-    with pytest.raises(
-        InvalidInput, match=r"periods` must be 1 .* Leave --periods out"
-    ):
+    with pytest.raises(InvalidInput, match=r"periods` must be 1 .* Leave --periods out"):
         auto.mechanisms_for(later)
     best = found.chosen
     assert best.mechanism.kind == "private_linear_value"
