@@ -254,9 +254,9 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
     if (periods := config.budget.periods) > 1:
         fits = [m for m in fits if m.updated]
-    if not fits:
-        rule = f"1 for labels of kind {config.data.labels}, whose models are not updated"
-        raise InvalidInput("budget.periods", rule, periods, "Leave --periods out.")
+        if not fits:
+            rule = f"1 for labels of kind {config.data.labels}, whose models are not updated"
+            raise InvalidInput("budget.periods", rule, periods, "Leave --periods out.")
     if config.schedule.custodians > 1:  # how right each one's votes are no rehearsal tells
         fits = [m for m in fits if isinstance(m.query_form, MatrixForm)]
     if config.balanced:  # a classifier alone can be
