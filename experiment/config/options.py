@@ -8,7 +8,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
 import yaml
@@ -71,6 +71,10 @@ def parse(
     given, files, dotted = read(args, command, does, options, {"": Config, **groups})
     for name, kind in groups.items():
         setattr(given, name, build(kind, dotted.pop(name, {}), name))
+        without_group = {field.name for field in fields(kind)} & dotted.keys()
+        for setting in without_group - {field.name for field in fields(Config)}:
+            hint = f"Did you mean `{name}.{setting}`?"
+            raise BadSetting(f"unknown setting `{setting}`. {hint}")
     rehearses, minutes = command not in UNREHEARSED, getattr(given, "minutes", None)
     config = config_of(settings_by(given, files, dotted, rehearses))
     given.refined = None

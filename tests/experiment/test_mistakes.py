@@ -58,6 +58,7 @@ OPTIONS = [
     ("run", ["--features", "timm/test_efficientnet"], "timm/NAME for images"),
     ("run", ["--weights", "x"], "`weights` must be"),
     ("run", NETWORKS, "scale.shards"),
+    ("serve", ["--port", "8470"], "Did you mean `service.port`?"),
     ("serve", EACH, "`scale.shards` must be 0 with service.budget"),
     ("predict", ["--queries", "none.npz"], "none.npz"),
     ("predict", ["--queries", "data.npz"], "array x"),
