@@ -49,7 +49,8 @@ def euros(value: float) -> str:
 
 
 NUMBERS = "number: income, debt"
-READ = {NUMBERS, "date (ISO 8601): since", "category: job (4 values)"}
+SINCE = "date (ISO 8601) with day of the week and season: since"
+READ = {NUMBERS, SINCE, "category: job (4 values)"}
 IDS = "left out, whole numbers that all differ, as ids do (data.keep takes it): "
 UNREPEATED = "left out, texts of which none is in 5 rows (data.keep takes it): "
 
@@ -94,7 +95,7 @@ FORMS = {
     ),
     "days first": Form(
         lambda t: text(t, "since", lambda day: f"{day[8:]}/{day[5:7]}/{day[:4]}"),
-        read=READ - {"date (ISO 8601): since"} | {"date like 31/12/2024: since"},
+        read=READ - {SINCE} | {SINCE.replace("(ISO 8601)", "like 31/12/2024")},
     ),
     "Western Europe's bytes": Form(written={"encoding": "latin-1"}),
     "Excel's mark and sep=": Form(written={"sep": ";"}, before=b"\xef\xbb\xbfsep=;\r\n"),

@@ -43,6 +43,9 @@ BY_CHANCE = 14  # n numbers of a span below n^2 / 14 all differ by chance once i
 MOST_VALUES, LEAST_ROWS = 64, 5  # categories of a column; public rows of each
 GAP_DEVIATION = 0.5  # of the entry that says that a cell is missing
 DAY = 86400.0  # seconds
+CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}  # of dates; lengths in days
+IN_WORDS = {"day": "time of day", "week": "day of the week", "year": "season"}
+MONDAY = 4  # days after 1970-01-01
 _NOON = datetime(2024, 12, 31, 12, 30)  # shows a form of dates
 LARGEST = 1e25  # a number beyond it is missing, so that scaled ones are float32
 
@@ -137,6 +140,39 @@ def dates(column: np.ndarray, form: str = "") -> np.ndarray:
     return days
 
 
+def with_cycles(days: np.ndarray, cycles: Sequence[str]) -> np.ndarray:
+    """Days since 1970, float64 [n, 1], beside their places in the cycles: float64 [n, w].
+
+    A cycle has a sine and a cosine, so that its end is near its beginning; a week also has 1 for
+    Saturday and Sunday. NaN stays NaN.
+    """
+    columns = [days]
+    for cycle in cycles:
+        turned = (2 * math.pi * (days - MONDAY) / CYCLES[cycle]).ravel().tolist()
+        # One by one: numpy's sine takes several at once, and what one row gets may depend on those.
+        columns += [np.array([wave(angle) for angle in turned]) for wave in (math.sin, math.cos)]
+        if cycle == "week":
+            weekend = (np.floor(days) - MONDAY) % 7 >= 5
+            columns.append(np.where(np.isnan(days), np.nan, weekend))
+    return np.column_stack(columns)
+
+
+def _entries_of(cycles: Sequence[str]) -> int:
+    return with_cycles(np.zeros((1, 1)), cycles).shape[1]
+
+
+def cycles_of(days: np.ndarray, form: str) -> tuple[str, ...]:
+    """The cycles of which dates of PUBLIC rows, float64 [n, 1], span two.
+
+    Dates that all have one time of day have no cycle of a day; times without a date have it alone.
+    """
+    present = days[_readable(days)]
+    if form in _TIMES:
+        return ("day",)
+    spanned = [cycle for cycle, length in CYCLES.items() if np.ptp(present) >= 2 * length]
+    return tuple(cycle for cycle in spanned if cycle != "day" or np.ptp(present % 1) > 0)
+
+
 @dataclass(frozen=True)
 class Column:
     """One column.
@@ -144,7 +180,8 @@ class Column:
     ``mean``, ``deviation``: of each of its entries. ``values``: of categories, the most frequent
     first; all others are one more entry. ``gaps``: a missing number or date has an entry of its
     own, the last; it counts as the mean in the others. ``encoder``: of texts. ``marks``: of
-    numbers, one of MARKS. ``form``: of numbers the unit, of dates one of DATES.
+    numbers, one of MARKS. ``form``: of numbers the unit, of dates one of DATES. ``cycles``: of
+    dates, those of CYCLES that have entries beside the days since 1970.
     """
 
     name: str
@@ -156,6 +193,7 @@ class Column:
     encoder: NGrams | str = ""
     marks: str = "."
     form: str = ""
+    cycles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         own = self.encoder.width if isinstance(self.encoder, NGrams) else self.width
@@ -165,6 +203,9 @@ class Column:
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
         known &= self.marks in MARKS and (self.kind != "date" or self.form in DATES)
         known &= all(map(math.isfinite, self.mean + self.deviation))
+        if self.cycles:
+            known = known and self.kind == "date" and CYCLES.keys() >= set(self.cycles)
+            known = known and self.entries_of_cells == _entries_of(self.cycles)
         if not known or min(self.deviation, default=0) <= 0 or self.entries_of_cells < 1:
             raise InvalidInput("table", "columns with a mean and a deviation each", self.name)
 
@@ -172,7 +213,9 @@ class Column:
     def how(self) -> str:
         """How a cell is read, for a reader."""
         if self.kind == "date":
-            return f"date like {_NOON.strftime(self.form)}" if self.form else "date (ISO 8601)"
+            like = f"date like {_NOON.strftime(self.form)}" if self.form else "date (ISO 8601)"
+            told = [IN_WORDS[cycle] for cycle in self.cycles]
+            return f"{like} with {' and '.join(told)}" if told else like
         words = [str(self.kind)]
         words += ["decimal comma"] if self.marks[0] == "," else []
         words += [f"thousands by {self.marks[1:]!r}"] if self.marks[1:] else []
@@ -225,9 +268,11 @@ class Column:
             return encoded
         if self.kind == "category":
             return _one_hot(cells, self.values)
-        count, form = self.entries_of_cells, self.form
-        is_date = self.kind == "date"
-        rows = dates(cells, form) if is_date else numbers(cells, count, (self.marks, form))
+        count = self.entries_of_cells
+        if self.kind == "date":
+            rows = with_cycles(dates(cells, self.form), self.cycles)
+        else:
+            rows = numbers(cells, count, (self.marks, self.form))
         missing = ~_readable(rows)
         rows[missing] = self.mean[:count]
         return np.column_stack([rows, missing]) if self.gaps else rows
@@ -342,7 +387,8 @@ def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
     form = _fitting(cells, DATES if dated else DATES[:1], dates)
     days = dates(cells, form)
     if _readable(days).sum() >= MOSTLY * there:
-        return _measured(name, "date", days, form=form)
+        cycles = cycles_of(days, form)
+        return _measured(name, "date", with_cycles(days, cycles), form=form, cycles=cycles)
     if is_prose([text for text in cleaned(cells) if text]):
         return _text_column(name, cells, encoder)
     return _category(name, cells)
@@ -360,12 +406,21 @@ def _category(name: str, cells: np.ndarray) -> Column:
 
 
 def _measured(
-    name: str, kind: Literal["number", "date"], rows: np.ndarray, *, marks: str = ".", form: str
+    name: str,
+    kind: Literal["number", "date"],
+    rows: np.ndarray,
+    *,
+    marks: str = ".",
+    form: str,
+    cycles: tuple[str, ...] = (),
 ) -> Column:
     """The column of these numbers, float64 [n, w]; a row that is not readable is missing."""
     filled = _readable(rows)
     present = rows[filled] if filled.any() else np.zeros((1, rows.shape[1]))
     mean, deviation = present.mean(axis=0), present.std(axis=0)
+    if cycles:
+        # So that a date's cycles together have the variance of one column of numbers.
+        deviation[1:] = np.sqrt(np.square(deviation[1:]).sum())
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
     gaps = not filled.all()
     return Column(
@@ -376,4 +431,5 @@ def _measured(
         gaps=gaps,
         marks=marks,
         form=form,
+        cycles=cycles,
     )

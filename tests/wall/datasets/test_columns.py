@@ -1,6 +1,7 @@
 """Cells become numbers as the PUBLIC rows say, one row by itself, and none is lost."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -46,6 +47,11 @@ def test_numbers_and_categories_are_those_of_scikit_learn() -> None:
         (np.array([1.0, np.nan, 3.0]), "number", 2),
         (cells(*["2024-01-31", "2024-02-01T12:00:00+02:00"] * 4), "date", 1),
         (cells(*["2024-01-31", None] * 4), "date", 2),
+        (cells("2024-01-01", "2024-01-15"), "date", 4),  # the cycle of a week
+        (cells("2024-01-01", "2024-01-03T12:00"), "date", 3),  # of a day
+        (cells("2024-01-01", "2026-01-03"), "date", 6),  # of a week and a year
+        (cells("2024-01-01T01:00", "2026-01-03", None), "date", 9),  # of all, and one is missing
+        (cells("08:15", "23:30"), "date", 3),  # times without a date
         (cells(*["a", "b"] * 5, "seldom"), "category", 3),
         (cells(*["1", "b"] * 5), "category", 3),
         (cells(*map(str, "abcdefghij")), "category", 1),  # each value is seldom
@@ -63,6 +69,33 @@ def test_dates_are_days() -> None:
     encoding = encoding_of({"day": cells("2024-01-31", "2024-02-02", "2024-02-04")})
     entries = encoding.entries("x", {"day": cells("2024-02-03", "2024-02-03T12:00:00Z")})
     assert entries.ravel().tolist() == [19756.0, 19756.5]
+
+
+def test_cycles_of_dates_are_those_that_pandas_tells() -> None:
+    hours = pd.date_range("2021-03-01", "2023-08-31", freq="7h")
+    encoding = encoding_of({"at": cells(*hours.map(str))})
+    assert encoding.columns[0].cycles == ("day", "week", "year")
+    rows = encoding.entries("x", {"at": cells(*hours.map(str))})
+    alone = [encoding.entries("x", {"at": cells(each)}) for each in hours.map(str)]
+    assert np.concatenate(alone).tobytes() == rows.tobytes()  # whatever rows are beside
+    day, week = hours.hour / 24, (hours.day_of_week + hours.hour / 24) / 7
+    for share, entries in ((day, rows[:, 1:3]), (week, rows[:, 3:5])):
+        turned = np.exp(2j * np.pi * share.to_numpy())
+        np.testing.assert_allclose(entries[:, 1] + 1j * entries[:, 0], turned, atol=1e-6)
+    np.testing.assert_array_equal(rows[:, 5], hours.day_of_week >= 5)
+    year = np.arctan2(rows[:, 6], rows[:, 7])
+    assert np.ptp(year[(hours.month == 5) & (hours.day == 3)]) < 2 * np.pi * 2 / 365
+    assert np.ptp(year) > 6
+
+
+def test_the_cycles_follow_from_the_public_rows_and_a_missing_date_is_their_mean() -> None:
+    encoding = encoding_of({"day": cells("2024-01-01", "2024-01-07", "2024-01-20", "2024-02-03")})
+    assert encoding.columns[0].cycles == ("week",)
+    assert encoding.columns[0].how == "date (ISO 8601) with day of the week"
+    rows = encoding.inputs("x", {"day": cells(None, "3 words", "2050-01-01T13:00Z")})
+    assert (rows[:2] == 0).all()
+    assert rows.shape == (3, 4)
+    assert rows[2, 3] > 0  # a Saturday
 
 
 def test_an_unknown_category_is_another_one_and_a_missing_number_the_mean() -> None:
@@ -86,6 +119,11 @@ def test_a_missing_column_and_damaged_parts_are_refused() -> None:
     encoding = encoding_of({"a": cells("1", "2"), "b": cells("1", "2")})
     with pytest.raises(InvalidInput, match="a table with the column b"):
         encoding.inputs("vectors", {"a": cells("1")})
+    for cycles in (("day",), ("month",), ("day", "day")):
+        with pytest.raises(InvalidInput):
+            Column("a", "date", (0.0,), (1.0,), cycles=cycles)
+    with pytest.raises(InvalidInput):
+        Column("a", "number", (0.0,) * 3, (1.0,) * 3, cycles=("day",))
     for parts in (((), ()), ((1.0,), (0.0,)), ((1.0,), (1.0, 1.0)), ((float("nan"),), (1.0,))):
         with pytest.raises(InvalidInput):
             Column("a", "number", *parts)

@@ -35,7 +35,7 @@ def test_declared_columns_are_drawn_and_read_as_they_are_written(tmp_path: Path)
     config = config_of(tmp_path)
     how = {column.name: column.how for column in encoding(config).columns}
     assert how["rent"] == "number, decimal comma, thousands by '.', unit €"
-    assert how["since"] == "date like 31/12/2024"
+    assert how["since"] == "date like 31/12/2024 with day of the week and season"
     assert how["zone"] == "category"
     rows = read_public(config).inputs[:, :2].astype(np.float64)
     np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-3)
@@ -53,7 +53,7 @@ def test_a_private_cell_outside_changes_no_other_row(tmp_path: Path) -> None:
     x = open_records(config, describe(config)).inputs
     middle, half = 2500.0, 4000 / 12**0.5
     np.testing.assert_allclose(x[:, 0], (np.array([1000.5, 99000, 4500]) - middle) / half, 0.01)
-    zones = x[:, 2:6] > 0
+    zones = x[:, 7:11] > 0
     assert zones[:2].tolist() == [[False, True, False, False], [False, False, False, True]]
     write_lines(tmp_path, "private.csv", [PRIVATE[0], "€;1;1;b", PRIVATE[2]], HEADER)
     after = known(config, "row")
