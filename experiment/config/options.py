@@ -107,7 +107,7 @@ def settings_by(
 ) -> dict[str, Any]:
     """All settings of a run that ``read`` found; ``given`` gets the run's ``name``."""
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
-    if not given.config and (names_rows(own) or not dotted):
+    if not given.config and (names_rows(own) or "source" not in dotted.get("data", {})):
         settings = own_settings(own, dotted, rehearses)
     else:
         settings = merged(merged(files, overrides(own)), dotted)

@@ -25,6 +25,7 @@ from .config import Config
 
 RULES = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 T = TypeVar("T")
+UNKNOWN = "unexpected_keyword_argument"  # a type of pydantic's errors
 MOST_VALUES, DEEPEST = 30_000, 30  # in YAML: values with those that aliases repeat, lists in lists
 
 
@@ -86,7 +87,9 @@ def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
         built: T = _adapter(cast(Any, kind)).validate_python({group: settings})[group]
         return built
     except ValidationError as error:
-        raise _mistake(kind, error.errors()[0]) from None
+        # A name that nobody knows may be the one that is missing.
+        by_name = sorted(error.errors(), key=lambda each: each["type"] != UNKNOWN)
+        raise _mistake(kind, by_name[0]) from None
 
 
 def may_become(searched: Mechanism, found: Mechanism) -> bool:
@@ -120,7 +123,7 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         words.append(part)
     name, rule = ".".join(words), error["msg"].removeprefix("Input should be ")
     rule = rule.partition(", unable")[0]
-    if error["type"] == "unexpected_keyword_argument":
+    if error["type"] == UNKNOWN:
         near = _near(words[-1], {".".join((*words[:-1], one)): one for one in valid})
         if not near and len(words) == 1:  # a setting of a group, which is not named
             every = {name: name.rpartition(".")[2] for name, *_ in settings_of(kind)}

@@ -87,6 +87,15 @@ def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
     assert command != "serve" or not Path("custody").exists()
 
 
+def test_without_rows_the_line_asks_for_rows(capsys) -> None:
+    check_one_error(["run", "--student.steps", "40"], "`private` must be given", capsys)
+
+
+def test_a_name_that_is_misspelt_is_told_before_what_is_missing(capsys) -> None:
+    Path("own.yaml").write_text("data: {source: arrays, path: data.npz}\nround: [{}]\n")
+    check_one_error(["plan", "--config", "own.yaml"], "Did you mean `rounds`?", capsys)
+
+
 def test_a_place_that_can_not_be_written(capsys) -> None:
     tiny.write()
     Path("file").write_text("")
