@@ -33,8 +33,9 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 
-from labelwall.benchmarks.accuracy.fresh import EPSILONS, folder_of, hr, of_rdatasets, stops
+from labelwall.benchmarks.accuracy.fresh import EPSILONS
 from labelwall.benchmarks.accuracy.linear_accuracy import DELTA
+from labelwall.benchmarks.shared.fresh_sets import folder_of, hr, of_rdatasets, stops
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import planned_config, search

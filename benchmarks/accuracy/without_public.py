@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from labelwall.benchmarks.accuracy.fresh import SETS, Split
+from labelwall.benchmarks.shared.fresh_sets import SETS, Split
 from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.experiment.run.run_folder import RunFolder
 
