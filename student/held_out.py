@@ -15,9 +15,7 @@ from .batches import Lesson, has_soft
 from .several_devices import parallel, process_count
 from .student_config import StudentConfig
 from .train import outputs, train
-
-DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability
-LEAST_STEPS, PASSES = 100, 4  # of a judge, over the labels
+from .tuning import DOUBTFUL, LEAST_STEPS, PASSES
 
 
 @dataclass(frozen=True, eq=False)

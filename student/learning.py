@@ -31,7 +31,6 @@ from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
 from .linear.stored import stored_probabilities, stored_steps
 from .linear.virtual_rows import virtual_rows
-from .public_settings import FEW_PUBLIC
 from .results import Estimate, RoundResult, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
@@ -47,10 +46,9 @@ from .train import (
     train,
     with_head,
 )
+from .tuning import FEW_PUBLIC, MOST_LOST
 
 VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
-# Of the mean probability of its labels, that a pretrained student may lose against the classifier's
-MOST_LOST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

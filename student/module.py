@@ -18,19 +18,20 @@ from . import losses
 from .batches import STEPS_A_CHAPTER, Batch, Pool
 from .objectives import OBJECTIVES
 from .student_config import StudentConfig
+from .tuning import (
+    BALANCE,
+    EMA_DECAY,
+    GCE_Q,
+    GCE_TRUNCATION,
+    GCE_WARM_UP,
+    LAYER_DECAY,
+    SHARE_DECAY,
+    UDA_CONFIDENCE,
+    UDA_TEMPERATURE,
+    VAT_XI,
+    WEIGHT_DECAY,
+)
 
-WEIGHT_DECAY = 1e-2  # AdamW's, per step and unit of learning rate
-EMA_DECAY = 0.995  # of the averaged weights that are kept, per step
-SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
-GCE_Q = 0.7  # near 0 cross-entropy, 1 mean absolute error
-GCE_TRUNCATION = 0.3  # a label that the student gives a smaller probability does not count
-# Share of the steps under cross-entropy before gce: from fresh weights it may never learn a class
-GCE_WARM_UP = 0.3
-BALANCE = 4.0  # weight of the predictions' imbalance, relative to that of their entropy
-VAT_XI = 0.1  # length of the finite difference, in standard deviations of the input
-UDA_TEMPERATURE = 0.5  # sharpens the targets
-UDA_CONFIDENCE = 0.9  # inputs whose largest probability is below do not count
-LAYER_DECAY = 0.8  # learning rate of a pretrained network's layer over that of the next one
 # Images that share one draw: v2 draws once a call, and a call a single image costs more than the
 # network's step
 GROUP = 16

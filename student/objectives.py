@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .tuning import TRUST, TRUSTED_AFTER
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     Student = Any  # module.Student, which imports this file
     Batch = tuple[Tensor, Tensor, Tensor]
     Terms = tuple[Tensor, Tensor]  # supervised and semi-supervised, each a scalar
-
-# fixmatch: the averaged student's share of a target, reached after so many of the steps
-TRUST, TRUSTED_AFTER = 0.6, 0.6
 
 
 class Objective:

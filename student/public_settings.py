@@ -13,14 +13,8 @@ from ..wall.feature_maps import MAPS
 from ..wall.questions import QueryForm, SumsForm
 from .linear.tuning import MANY_STEPS
 from .student_config import StudentConfig
+from .tuning import LEAST_RECORDS
 
-# The least guess, however few public rows there are: for 50 records every method seems hopeless.
-# KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.
-LEAST_RECORDS = 1_000
-# Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
-# with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
-# 0.8 and 2.6 at epsilon 1, by -0.4 and 1.0 at 0.25.
-FEW_PUBLIC = 400
 STAGES = "efficientnet_lite2_stages"
 IMAGENET = ("efficientnet_lite0", "efficientnet_lite0_stages", "efficientnet_lite2", STAGES)
 FEATURES = ("auto", "hog", "raw", *MAPS, "trees", *IMAGENET, "box")

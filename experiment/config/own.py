@@ -15,8 +15,9 @@ import numpy as np
 
 from ...student.linear.measure import carried_axes
 from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
-from ...student.public_settings import LEAST_RECORDS, STAGES
+from ...student.public_settings import STAGES
 from ...student.student_config import PRETRAINED
+from ...student.tuning import LEAST_RECORDS
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism, Priced
 from ...teacher.mechanisms.overlap import MAX_QUERIES

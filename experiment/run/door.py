@@ -8,8 +8,8 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from ...student.public_settings import FEW_PUBLIC
 from ...student.student_config import PRETRAINED
+from ...student.tuning import FEW_PUBLIC
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.recorded import recorded

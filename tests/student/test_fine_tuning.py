@@ -186,7 +186,9 @@ def safetensors_bias(file: Path) -> str:
 
 @pytest.mark.parametrize("objective", ["fixmatch", "uda", "vat", "supervised"])
 def test_it_learns_and_its_features_are_an_extractor(features, objective, tmp_path: Path) -> None:
-    config = replace(CONFIG, objective=objective, vat_epsilon=0.3, entropy_weight=0.0)
+    # At CONFIG's rate VAT loses a class by two seeds of three.
+    config = replace(CONFIG, objective=objective, learning_rate=3e-3)
+    config = replace(config, vat_epsilon=0.3, entropy_weight=0.0)
     spec = fine_tuned(features, tmp_path, config=config)
     assert (outputs(spec, IMAGES).argmax(axis=1) == TRUTH).mean() > 0.9
     together, finite = Embedder(spec).embed(IMAGES)
