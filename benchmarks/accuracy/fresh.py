@@ -384,7 +384,14 @@ def main() -> None:
     for row in (columns, ["---"] * len(columns), *rows):
         print("|", " | ".join("" if cell is None else str(cell) for cell in row), "|")
     if options.record:
-        record("fresh", columns, rows, keys=2, seeds=options.seeds)
+        by_split = [
+            [row[0], seed, *row[1:]]
+            for seed in options.seeds
+            for row in medians(
+                [run for run in shown if run["seed"] == seed], names, options.methods, epsilons
+            )
+        ]
+        record("fresh", ["set", "split", *columns[1:]], by_split, keys=3, seeds=options.seeds)
 
 
 if __name__ == "__main__":
