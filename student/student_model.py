@@ -294,7 +294,7 @@ class StudentModel:
             rule = f"{kind} [n, {', '.join(map(str, shape))}], as the student was trained on"
             raise InvalidInput("inputs", rule, shape_text(rows))
         arrays.require_finite("inputs", rows)
-        return rows
+        return rows if table is None else table.within_reach(rows).astype(rows.dtype)
 
     def records(self, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         """(inputs float32 [n, d] of those rows of a table that fit, as of ``rows``; which of all

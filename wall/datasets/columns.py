@@ -181,7 +181,8 @@ class Column:
     first; all others are one more entry. ``gaps``: a missing number or date has an entry of its
     own, the last; it counts as the mean in the others. ``encoder``: of texts. ``marks``: of
     numbers, one of MARKS. ``form``: of numbers the unit, of dates one of DATES. ``cycles``: of
-    dates, those of CYCLES that have entries beside the days since 1970.
+    dates, those of CYCLES that have entries beside the days since 1970. ``reach``: of numbers and
+    dates, the least and the largest of each entry that count; what lies beyond counts as these.
     """
 
     name: str
@@ -194,6 +195,7 @@ class Column:
     marks: str = "."
     form: str = ""
     cycles: tuple[str, ...] = ()
+    reach: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         own = self.encoder.width if isinstance(self.encoder, NGrams) else self.width
@@ -206,6 +208,9 @@ class Column:
         if self.cycles:
             known = known and self.kind == "date" and CYCLES.keys() >= set(self.cycles)
             known = known and self.entries_of_cells == _entries_of(self.cycles)
+        if self.reach:
+            known &= len(self.reach) == self.entries_of_cells
+            known &= all(-math.inf < low <= high < math.inf for low, high in self.reach)
         if not known or min(self.deviation, default=0) <= 0 or self.entries_of_cells < 1:
             raise InvalidInput("table", "columns with a mean and a deviation each", self.name)
 
@@ -214,6 +219,7 @@ class Column:
         """How a cell is read, for a reader."""
         if self.kind == "date":
             like = f"date like {_NOON.strftime(self.form)}" if self.form else "date (ISO 8601)"
+            like += ", years 1969 to 2068," if "%y" in self.form else ""
             told = [IN_WORDS[cycle] for cycle in self.cycles]
             return f"{like} with {' and '.join(told)}" if told else like
         words = [str(self.kind)]
@@ -268,14 +274,35 @@ class Column:
             return encoded
         if self.kind == "category":
             return _one_hot(cells, self.values)
-        count = self.entries_of_cells
-        if self.kind == "date":
-            rows = with_cycles(dates(cells, self.form), self.cycles)
-        else:
-            rows = numbers(cells, count, (self.marks, self.form))
+        rows = self._read(cells)
         missing = ~_readable(rows)
-        rows[missing] = self.mean[:count]
+        rows[missing] = self.mean[: self.entries_of_cells]
+        if self.reach:
+            rows = np.clip(rows, *np.transpose(self.reach))
         return np.column_stack([rows, missing]) if self.gaps else rows
+
+    def _read(self, cells: np.ndarray) -> np.ndarray:
+        """float64 [n, w] of cells of numbers or dates; NaN of one that is missing."""
+        if self.kind == "date":
+            return with_cycles(dates(cells, self.form), self.cycles)
+        return numbers(cells, self.entries_of_cells, (self.marks, self.form))
+
+    def unlike(self, cells: np.ndarray) -> str:
+        """How PUBLIC cells of the test rows differ from those that fixed the column, "" if alike."""
+        there = _there(cells)
+        if self.kind not in ("number", "date") or not there.any():
+            return ""
+        rows = self._read(cells[there])
+        readable = _readable(rows)
+        of_all = f"of {len(rows)} cells"
+        if readable.mean() < MOSTLY:
+            first = cells[there][~readable][0]
+            return f"{(~readable).sum()} {of_all} are no {self.how}, as {first!r}: they are missing"
+        low, high = np.transpose(self.reach)
+        beyond = readable & ((rows < low) | (rows > high)).any(axis=1)
+        if beyond.mean() > 1 - MOSTLY:
+            return f"{beyond.sum()} {of_all} lie far beyond the public rows' range"
+        return ""
 
 
 def _readable(rows: np.ndarray) -> np.ndarray:
@@ -322,6 +349,15 @@ class Encoding:
     def deviation(self) -> tuple[float, ...]:
         """Deviation of each entry."""
         return tuple(value for column in self.columns for value in column.deviation)
+
+    def within_reach(self, rows: np.ndarray) -> np.ndarray:
+        """Entries [n, d] that are not scaled, each at most as far out as its column's ``reach``."""
+        unbounded = (-math.inf, math.inf)
+        reach = [
+            (*column.reach, *[unbounded] * (column.width - len(column.reach)))
+            for column in self.columns
+        ]
+        return np.clip(rows, *np.transpose([pair for own in reach for pair in own]))
 
     def entries(
         self, name: str, table: Mapping[str, np.ndarray], public: bool = False
@@ -423,6 +459,8 @@ def _measured(
         deviation[1:] = np.sqrt(np.square(deviation[1:]).sum())
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
     gaps = not filled.all()
+    low, high = present.min(axis=0), present.max(axis=0)
+    reach = zip((2 * low - high).tolist(), (2 * high - low).tolist(), strict=True)
     return Column(
         name=name,
         kind=kind,
@@ -432,4 +470,5 @@ def _measured(
         marks=marks,
         form=form,
         cycles=cycles,
+        reach=tuple(reach),
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.compose import make_column_transformer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from labelwall.wall.datasets.columns import Column, encoding_of
+from labelwall.wall.datasets.columns import Column, dates, encoding_of
 from labelwall.wall.errors import InvalidInput
 from tests.wall.datasets.small import cells
 
@@ -96,6 +96,29 @@ def test_the_cycles_follow_from_the_public_rows_and_a_missing_date_is_their_mean
     assert (rows[:2] == 0).all()
     assert rows.shape == (3, 4)
     assert rows[2, 3] > 0  # a Saturday
+
+
+def test_a_number_counts_as_at_most_the_range_away() -> None:
+    public = {"x": cells("0", "10", "4"), "day": cells("2024-01-01", "2024-01-05", None)}
+    encoding = encoding_of(public)
+    far = {"x": cells("1e9", "-1e9", "15"), "day": cells("1900-01-01", "2024-01-08", "2090-01-01")}
+    rows = encoding.entries("x", far)
+    first = rows[:, encoding.columns[0].width]
+    assert rows[:, 0].tolist() == [20, -10, 15]
+    assert (first - dates(cells("2024-01-01"))[0, 0]).tolist() == [-4, 7, 8]
+    np.testing.assert_array_equal(encoding.within_reach(rows), rows)
+    beyond = rows + np.eye(1, rows.shape[1]) * 100
+    assert (encoding.within_reach(beyond)[:, 0] == 20).all()
+    for name, column in zip(public, encoding.columns, strict=True):
+        assert column.unlike(public[name]) == ""
+    assert (
+        encoding.columns[0].unlike(far["x"]) == "2 of 3 cells lie far beyond the public rows' range"
+    )
+    other = encoding.columns[1].unlike(cells("01/31/2024", "2024-01-02", None))
+    assert other.startswith("1 of 2 cells are no date (ISO 8601)")
+    assert "'01/31/2024': they are missing" in other
+    with pytest.raises(InvalidInput):
+        Column("a", "number", (0.0,), (1.0,), reach=((2.0, 1.0),))
 
 
 def test_an_unknown_category_is_another_one_and_a_missing_number_the_mean() -> None:
