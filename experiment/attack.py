@@ -40,7 +40,7 @@ SHADOWS = 16  # models, each of half of the public rows
 FEW = 10  # non-members of a class, below which its own mean tells little
 IMPROBABLE, TINY = -30.0, 1e-12  # a logit; a deviation
 CONFIDENCE = 0.95
-RATIO, LOSS = "likelihood ratio, shadow models on public rows", "loss threshold by class"
+RATIO, LOSS = "likelihood ratio, shadow models on public rows", "loss threshold"
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +123,8 @@ def _attacked(run_dir: Path, members: Any, nonmembers: Any, progress: Progress) 
         shadows = _shadows(*unlabelled.passed())
         method, scores = RATIO, [_by_ratio(space, rows, shadows) for rows in (inside, outside)]
     else:
-        method, scores = LOSS, _by_loss(space, inside, outside)
+        method = f"{LOSS} by class" if space.kind == "class" else LOSS
+        scores = _by_loss(space, inside, outside)
     bounds = {r.false_positive_rate: r.true_positive_rate for r in audit(run_dir).risks()}
     found = [_found(rate, scores[0], scores[1], bounds.get(rate)) for rate in RATES]
     return Attacked(method, len(inside.codes), len(outside.codes), found)

@@ -11,7 +11,7 @@ import numpy as np
 from ..student.measures import MEANS, Measures, by_group, measures
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.datasets import readers
-from ..wall.errors import InvalidInput, MissingData, listed
+from ..wall.errors import InvalidInput, MissingData, listed, require_known
 from ..wall.files import ROWS
 from ..wall.guarantee import protected
 from ..wall.label_kinds import ValueLabels, format_errors
@@ -221,7 +221,9 @@ class Model(ShowsFacts):
         if not 0 < specificity < 1:
             raise InvalidInput("specificity", "above 0 and below 1", specificity)
         if isinstance(groups, str):
-            groups = as_array(read_frame("rows", rows, [groups])[groups])
+            frame = read_frame("rows", rows, [groups])
+            require_known("groups", [groups], frame, "a column of rows")
+            groups = as_array(frame[groups])
         chances = self.student.probabilities(self.inputs(rows))
         shape = chances.shape if space.kind == "attributes" else chances.shape[:1]
         truth = self.truth(labels, shape)

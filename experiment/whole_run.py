@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..wall.console import Console
-from ..wall.errors import LabelwallError, MissingData, reason_of
+from ..wall.errors import BudgetRefused, LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
 from .run.door import placed, resumed
@@ -94,7 +94,13 @@ def update(run_dir: Path, console: Console, isolate: bool = False) -> Summary:
     folder = RunFolder(run_dir)
     if not folder.config.exists():
         raise MissingData(f"`run_dir` must be the folder of a run. Found {str(run_dir)!r}.")
-    return train(load_config(folder.config), run_dir, console, isolate, update=True)
+    config = load_config(folder.config)
+    if config.budget.periods == 1:
+        raise BudgetRefused(
+            "this run has no periods: `labelwall run --periods 12` keeps parts of the budget for "
+            "updates, from the first release on."
+        )
+    return train(config, run_dir, console, isolate, update=True)
 
 
 @contextmanager

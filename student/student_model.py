@@ -6,7 +6,8 @@ that the same student gives the same bytes.
 """
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
@@ -172,7 +173,7 @@ SESSION_PART = 64  # of these rows at a time
 Inputs = np.ndarray | Sequence[str | Path] | str | Path
 ESTIMATE: Literal["estimate"] = "estimate"
 EM_STEPS, SMALLEST_SHARE = 200, 1e-6
-Shares = Sequence[float] | np.ndarray | Literal["estimate"] | None
+Shares = Sequence[float] | np.ndarray | Mapping[str, float] | Literal["estimate"] | None
 
 
 class Preprocessed(nn.Module):
@@ -222,9 +223,10 @@ class StudentModel:
     def for_shares(self, shares: Shares, inputs: Inputs | None = None) -> "StudentModel":
         """This student for rows whose classes have other shares than its public rows had.
 
-        ``shares``: one of each class, which are divided by their sum; "estimate": those under which
-        ``inputs`` are most likely (expectation maximisation, Saerens, Latinne and Decaestecker
-        2002). Raises InvalidInput for attributes and values, and for what are no shares.
+        ``shares``: one of each class, in order or by name, which are divided by their sum;
+        "estimate": those under which ``inputs`` are most likely (expectation maximisation, Saerens,
+        Latinne and Decaestecker 2002). Raises InvalidInput for attributes and values, and for what
+        are no shares.
         """
         if self.info.shares is None or self.info.labels.kind != "class":
             raise InvalidInput("shares", "left out for a student without classes", shares)
@@ -237,6 +239,8 @@ class StudentModel:
                 weighted = likely * (after / before)
                 after = (weighted / weighted.sum(axis=1, keepdims=True)).mean(axis=0)
         else:
+            if isinstance(shares, Mapping):
+                shares = [shares.get(name, math.nan) for name in self.classes]
             after = np.asarray(shares, dtype=np.float64)
             if after.shape != before.shape or not (np.isfinite(after) & (after >= 0)).all():
                 rule = f"{len(before)} numbers of at least 0, one a class"

@@ -69,7 +69,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--out": option("folder for the results; the same folder resumes", required=True),
         "--methods": option(
             "for your own data: auto, other kinds of mechanisms, and baselines such as "
-            "linear_noisy_sgd, of images noisy_sgd",
+            "linear_noisy_sgd, of images noisy_sgd; each spends its own budget (default: auto, "
+            "private_knn, gnmax and linear_noisy_sgd)",
             nargs="+",
         ),
         "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, meant
 from .arguments import Options, add_options
 from .config import Config
 from .own import OWN, names_rows, overrides, own_settings, run_name
@@ -111,8 +111,9 @@ def settings_by(
         settings = own_settings(own, dotted, rehearses)
     else:
         settings = merged(merged(files, overrides(own)), dotted)
-        if "rounds" in dotted:
-            settings["rounds"] = several(dotted["rounds"], files.get("rounds"))
+        if "rounds" in settings:
+            first = files.get("rounds") if "rounds" in dotted else None
+            settings["rounds"] = several(settings["rounds"], first)
     if settings.get("custodian_dir"):  # one place, wherever the same command is given
         settings["custodian_dir"] = os.path.abspath(settings["custodian_dir"])
     given.name = run_name(own, given.config)
@@ -156,7 +157,7 @@ def read(
     files: dict[str, Any] = {}
     for file in given.config:
         files = merged(files, read_settings(file))
-    return given, files, _dotted(others)
+    return given, files, _dotted(others, parser)
 
 
 def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[str, type]) -> None:
@@ -180,8 +181,11 @@ def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[s
                 section.add_argument(f"--{name}", metavar="", help=text)
 
 
-def _dotted(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of options such as `--student.steps 40` or `--box=[[0, 1]]`. Raises BadSetting."""
+def _dotted(words: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
+    """Settings of options such as `--student.steps 40` or `--box=[[0, 1]]`. Raises BadSetting.
+
+    ``parser``: of the command's own options, one of which may be meant.
+    """
     settings: dict[str, Any] = {}
     rest = iter(words)
     for word in rest:
@@ -191,7 +195,8 @@ def _dotted(words: Sequence[str]) -> dict[str, Any]:
             raise BadSetting(f"unexpected argument {word!r}: {form}")
         value = text if given else next(rest, "--")
         if not given and value.startswith("--"):
-            raise BadSetting(f"`{flag}` must have a value.")
+            hint = meant(flag, [name for own in parser._actions for name in own.option_strings])
+            raise BadSetting(f"`{flag}` must have a value. {hint}".rstrip())
         *groups, last = flag[2:].split(".")
         place = settings
         for group in groups:

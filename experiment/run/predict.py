@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,8 @@ def predict(
     if side.directory is None and side.teacher is None:
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
         raise InvalidInput("custodian_dir", rule, None)
+    if not out.absolute().parent.is_dir():
+        raise InvalidInput("out", "a file in an existing folder", str(out))
     side.data.require_public("queries", queries)
     schedule = side.schedule
     require_affordable(side.plan())
@@ -142,7 +145,9 @@ def _write(out: Path, answers: Answers, task: Task, certified: dict[str, float |
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
-    queried = arrays.read_member(arrays.require_arrays(path), "x")
+    if not zipfile.is_zipfile(path):
+        raise InvalidInput("queries", "an npz file, as numpy.savez writes it", str(path))
+    queried = arrays.read_member(path, "x")
     if queried is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
     rows = arrays.canonical_rows("x", queried)

@@ -119,7 +119,7 @@ def test_a_network_without_noise_is_found_by_its_loss(run: Path, capsys) -> None
     assert pipeline.main(command) == 0
     text = capsys.readouterr().out
     assert text.startswith("PRIVATE")
-    assert f"{LOSS}: {MEMBERS} members, 300 non-members" in text
+    assert f"{LOSS} by class: {MEMBERS} members, 300 non-members" in text
     assert "ABOVE THE BOUND" in text
     assert "0.1%   unknown: it takes 1000 non-members" in text
     found = lw.attack(run, members=(x, y))

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelwall.experiment.config.options import parse
+from labelwall.teacher.custody.groups import RoundConfig
 from tests.experiment import tiny
 from tests.experiment.checks import RUN, check_one_error
 from tests.experiment.test_kinds import VALUES, write
@@ -53,6 +55,9 @@ NETWORKS += ["--mechanism.classifier", "cnn", "--scale.shards", "2"]
 EACH = ["--service.budget", "per_analyst", "--scale.shards", "2"]
 OPTIONS = [
     ("run", ["--bugdet.epsilon", "3"], "Did you mean `budget`?"),
+    ("run", ["--balnaced"], "`--balnaced` must have a value. Did you mean '--balanced'?"),
+    ("predict", ["--queries", "config.yaml"], "`queries` must be an npz file"),
+    ("predict", ["--out", "nowhere/a.npz"], "`out` must be a file in an existing folder"),
     ("run", ["--student.backbone", "small_cnn"], "backbone"),
     ("run", ["--features", "hog"], "hog"),
     ("run", ["--features", "timm/test_efficientnet"], "timm/NAME for images"),
@@ -85,6 +90,13 @@ def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
     for ledger in Path().rglob("ledger.sqlite"):
         assert {kind for kind, _ in parsed(ledger)} <= {"genesis", "extractor"}
     assert command != "serve" or not Path("custody").exists()
+
+
+def test_a_count_of_rounds_in_a_file() -> None:
+    Path("own.yaml").write_text("rounds: 2\n")
+    options = ["--data.source", "mnist5k", "--mechanism.kind", "private_linear"]
+    config, _ = parse(["--config", "own.yaml", *options])
+    assert config.rounds == [RoundConfig(), RoundConfig()]
 
 
 def test_without_rows_the_line_asks_for_rows(capsys) -> None:

@@ -91,7 +91,7 @@ def test_nothing_that_a_run_says_or_does_depends_on_whether_private_files_change
 def test_a_run_without_periods_has_no_update(folder, capsys):
     configured(budget={"epsilon": 8.0, "delta": 1e-5})
     assert run(*QUICK) == 0
-    check_one_error([*UPDATE], "no period is left of the 1", capsys)
+    check_one_error([*UPDATE], "this run has no periods", capsys)
 
 
 def test_an_update_killed_before_its_report_is_finished_by_the_same_command(finished, monkeypatch):
@@ -251,7 +251,7 @@ def test_where_a_kill_lost_the_only_release_the_error_says_it(folder, capsys, mo
         assert run(*QUICK) == 130
     command = ["run", "--config", "config.yaml", "--run_dir", "out", *QUICK]
     check_one_error(command, "never answered, as a call was cut off: 1 sum", capsys)
-    check_one_error([*UPDATE], "no period is left of the 1", capsys)
+    check_one_error([*UPDATE], "this run has no periods", capsys)
     assert spent() == {(0, "sum"): 1}
 
 

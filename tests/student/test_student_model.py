@@ -196,6 +196,11 @@ def test_answers_for_other_shares_are_bayes_rule() -> None:
     np.testing.assert_allclose(other.probabilities(rows), expected, atol=1e-6)
     np.testing.assert_array_equal(student.predict(rows, shares), expected.argmax(axis=1))
     np.testing.assert_allclose(other.info.shares, shares / shares.sum())
+    by_name = dict(zip(reversed(student.classes), reversed(shares.tolist()), strict=True))
+    np.testing.assert_array_equal(student.predict(rows, by_name), expected.argmax(axis=1))
+    by_name.popitem()
+    with pytest.raises(InvalidInput, match="one a class"):
+        student.predict(rows, by_name)
     again = other.for_shares(np.ones(count))
     np.testing.assert_allclose(again.probabilities(rows), student.probabilities(rows), atol=1e-6)
 

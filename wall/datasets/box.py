@@ -60,7 +60,7 @@ def _between(name: str, ends: list[str], count: int) -> np.ndarray:
         raise bad
     between = np.linspace(low, high, count).astype(object)
     if column.kind == "date":
-        if (low, high) == (low // 1, high // 1):
+        if not any(":" in str(cell) for cell in cells):
             between = between // 1  # ends without a time of day: drawn dates have none either
         days = [datetime.fromtimestamp(day * DAY, UTC) for day in between]
         between[:] = [day.strftime(column.form) if column.form else str(day) for day in days]

@@ -33,7 +33,7 @@ _DAYS = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d/%m/%y"),
     *("%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
-_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
+_TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
 # Forms of dates; the first is ISO 8601. Of two that fit all cells alike the first is taken.
 DATES = ("", *_DAYS, *_TIMES, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
 SAMPLE = 20  # public cells, of which a form must fit one to be tried on all
@@ -288,7 +288,7 @@ class Column:
         return numbers(cells, self.entries_of_cells, (self.marks, self.form))
 
     def unlike(self, cells: np.ndarray) -> str:
-        """How PUBLIC cells of the test rows differ from those that fixed the column, "" if alike."""
+        """How PUBLIC cells of test rows differ from those that fixed the column, "" if alike."""
         there = _there(cells)
         if self.kind not in ("number", "date") or not there.any():
             return ""

@@ -175,6 +175,8 @@ class DataConfig:
         if self.group and self.source != "table" and not (self.source == "folder" and self.test):
             rule = "left out but for tables and test folders: model.evaluate takes groups of others"
             raise InvalidInput("data.group", rule, self.group)
+        if self.group and self.labels == "value":
+            raise InvalidInput("data.group", "left out with labels: value", self.group)
         if not 4 <= self.image_size <= 1024:
             raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
         if self.white is not None and not 0 < self.white < math.inf:

@@ -47,6 +47,7 @@ SEPARATORS = ",;\t|"
 BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
+MOST_NUMBERS = 20  # classes that are numbers with fractions
 TYPED = (".parquet", ".pq", DUCKDB, QUERY)
 TEXT = (".csv", ".tsv", ".txt")
 KINDS = f"file ({', '.join(TEXT + TYPED)}), or folder of texts or of `datasets`"
@@ -283,8 +284,21 @@ def describe(config: DataConfig) -> Task:
         if len(classes) < 2:
             rule = f"a column with at least 2 classes in the rows of {splits[-1][0]}"
             raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
+        if len(classes) > MOST_NUMBERS and any(map(_is_fraction, classes)):
+            rule = "a column of classes, not of numbers that are measured"
+            found = f"{config.label}: {len(classes)} different values"
+            cure = (
+                "Values: --data.labels value --data.bounds '[LOW, HIGH]'. Classes: --data.classes."
+            )
+            raise InvalidInput("data.label", rule, found, cure)
         space = label_space(config.labels, classes)
     return Task(space, (len(encoding(config).mean),))
+
+
+def _is_fraction(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return not float(text).is_integer()
+    return False
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:

@@ -69,6 +69,7 @@ def test_a_column_of_numbers_is_values_or_classes(tmp_path, suffix, settings, na
 MISTAKES = {
     "no label column": ({"label": "colour"}, {}, "`data.label` must be one of größe"),
     "one class": ({}, {"test": ["1,2,low"]}, "at least 2 classes"),
+    "measured numbers": ({}, {"test": [f"1,2,{n}.5" for n in range(21)]}, "--data.labels value"),
     "an unlabelled test row": ({}, {"test": [*LINES["test"], "1,2,"]}, "rows with a known label"),
     "no rows": ({}, {"public": []}, "`data.public`"),
     "no such file": ({"public": "nowhere.csv"}, {}, r"existing file \(.csv, .tsv, .txt, .parquet,"),
