@@ -157,7 +157,7 @@ def read(
     files: dict[str, Any] = {}
     for file in given.config:
         files = merged(files, read_settings(file))
-    return given, files, _dotted(others, parser)
+    return given, files, _dotted(others, ["--config", *options, *(f"--{name}" for name in OWN)])
 
 
 def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[str, type]) -> None:
@@ -181,10 +181,10 @@ def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[s
                 section.add_argument(f"--{name}", metavar="", help=text)
 
 
-def _dotted(words: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
+def _dotted(words: Sequence[str], flags: Sequence[str]) -> dict[str, Any]:
     """Settings of options such as `--student.steps 40` or `--box=[[0, 1]]`. Raises BadSetting.
 
-    ``parser``: of the command's own options, one of which may be meant.
+    ``flags``: the command's own options, one of which may be meant.
     """
     settings: dict[str, Any] = {}
     rest = iter(words)
@@ -195,7 +195,7 @@ def _dotted(words: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
             raise BadSetting(f"unexpected argument {word!r}: {form}")
         value = text if given else next(rest, "--")
         if not given and value.startswith("--"):
-            hint = meant(flag, [name for own in parser._actions for name in own.option_strings])
+            hint = meant(flag, flags)
             raise BadSetting(f"`{flag}` must have a value. {hint}".rstrip())
         *groups, last = flag[2:].split(".")
         place = settings

@@ -219,7 +219,7 @@ class Column:
         """How a cell is read, for a reader."""
         if self.kind == "date":
             like = f"date like {_NOON.strftime(self.form)}" if self.form else "date (ISO 8601)"
-            like += ", years 1969 to 2068," if "%y" in self.form else ""
+            like += " (years 1969 to 2068)" if "%y" in self.form else ""
             told = [IN_WORDS[cycle] for cycle in self.cycles]
             return f"{like} with {' and '.join(told)}" if told else like
         words = [str(self.kind)]
@@ -460,6 +460,8 @@ def _measured(
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
     gaps = not filled.all()
     low, high = present.min(axis=0), present.max(axis=0)
+    if cycles:
+        low[1:], high[1:] = -1, 1  # public rows without a weekend say nothing against one
     reach = zip((2 * low - high).tolist(), (2 * high - low).tolist(), strict=True)
     return Column(
         name=name,

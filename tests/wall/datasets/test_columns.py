@@ -98,6 +98,14 @@ def test_the_cycles_follow_from_the_public_rows_and_a_missing_date_is_their_mean
     assert rows[2, 3] > 0  # a Saturday
 
 
+def test_public_rows_without_a_weekend_say_nothing_against_one() -> None:
+    (column,) = encoding_of({"day": cells("2024-01-01", "2024-01-10", "2024-01-19")}).columns
+    assert column.cycles == ("week",)
+    weekend = cells("2024-01-06", "2024-01-07")
+    assert column.entries(weekend)[:, 3].tolist() == [1, 1]
+    assert column.unlike(weekend) == ""
+
+
 def test_a_number_counts_as_at_most_the_range_away() -> None:
     public = {"x": cells("0", "10", "4"), "day": cells("2024-01-01", "2024-01-05", None)}
     encoding = encoding_of(public)

@@ -91,6 +91,7 @@ def test_dates_are_read_by_the_form_that_all_public_cells_fit(form):
     written = cells(*(moment.strftime(form) for moment in moments))
     (column,) = encoding_of({"x": written}).columns
     assert column.kind == "date"
+    assert ("years 1969 to 2068" in column.how) == ("%y" in form)
     expected = [datetime.strptime(text, form).isoformat() for text in written]
     np.testing.assert_array_equal(column.entries(written)[:, :1], dates(cells(*expected)))
     missing = column.entries(cells("31/31/2024", "word", ""))
