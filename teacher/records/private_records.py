@@ -18,7 +18,7 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
-from ...wall.datasets.tables import encoding, one_file, read_table, truth_of
+from ...wall.datasets.tables import encoding, one_file, read_table, require_label, truth_of
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress, no_progress
@@ -316,9 +316,14 @@ def table_columns(config: DataConfig) -> list[str]:
     return [*read_table(*named).columns]
 
 
-def require_columns(ids: str, persons: str, columns: Collection[str]) -> None:
-    """Raise InvalidInput unless the private table has the named columns; "" and ID name none."""
-    for name, column in (("data.id", ids), ("data.person", persons)):
+def require_columns(config: DataConfig, columns: Collection[str]) -> None:
+    """Raise InvalidInput unless a private table has all ``columns`` that are read from it.
+
+    "" and ID as the names of a column of persons or ids name none.
+    """
+    encoding(config).require("data.private", columns)
+    require_label(config, "data.private", columns)
+    for name, column in (("data.id", config.id), ("data.person", config.person)):
         if column not in ("", ID):
             require_known(name, [column], columns, "a column of the private rows")
 
@@ -328,12 +333,12 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         table = one_file(config.path, config.split, "private")
     else:
         table = read_table("data.private", config.private)
+    require_columns(config, table.columns)
     inputs = encoding(config).inputs("data.private", table.columns)
     truth = truth_of(config, task.labels, "data.private", table)
     labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     named = ID if table.of_files else config.id
-    require_columns(named, config.person, table.columns)
     if named in table.columns:
         names = _names(f"data.id, the column {named}", table.columns[named])
         ids = np.array([stable_hash(text) for text in names], dtype=np.int64)

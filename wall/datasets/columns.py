@@ -359,6 +359,12 @@ class Encoding:
         ]
         return np.clip(rows, *np.transpose([pair for own in reach for pair in own]))
 
+    def require(self, name: str, columns: Collection[str]) -> None:
+        """Raise InvalidInput unless the table ``name`` has all ``columns`` that are encoded."""
+        missing = [feature for feature in self.features if feature not in columns]
+        if missing:
+            raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
+
     def entries(
         self, name: str, table: Mapping[str, np.ndarray], public: bool = False
     ) -> np.ndarray:
@@ -367,9 +373,7 @@ class Encoding:
         ``name``: of the table, for an error; ``public``: as for a column. Raises InvalidInput if a
         column is missing, MissingData if a sentence model is.
         """
-        missing = [feature for feature in self.features if feature not in table]
-        if missing:
-            raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
+        self.require(name, table)
         rows = [column.entries(table[column.name], public) for column in self.columns]
         return np.column_stack(rows)
 
