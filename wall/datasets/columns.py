@@ -28,7 +28,8 @@ Form = tuple[str, str]  # of numbers: one of MARKS, and the unit before or behin
 PLAIN: Form = (".", "")
 # Marks of numbers: the decimal one, and what stands between thousands
 MARKS = (".", ".,", ",", ",.", ", ", ". ", ".'")
-AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]?) ?[+-]?\d[\d.,' ]*([^\d]{0,8})")  # a number's unit
+# A number's unit: a sign or ISO 4217's code of a currency before it; any unit behind, such as m2.
+AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]|[A-Z]{3}|) ?[+-]?\d[\d.,' ]*([^\d]{0,8}(?:(?<=m)[23])?)")
 _DAYS = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d/%m/%y"),
     *("%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
