@@ -111,7 +111,7 @@ def _next_result(
     teacher.export(folder.ledger)
     try:
         with console.timed(f"round {planned.number}: training"):
-            learned = learn(public, planned, asked, results, folder, console)
+            learned = learn(public, current, asked, console)
     except LabelwallError as error:
         if lost := lost_line(folder.ledger_state().lost()):
             raise LabelwallError(f"{error} ({lost})") from error
