@@ -4,6 +4,7 @@ Its last blocks alone learn, on what the frozen part makes of several augmented 
 which is computed once.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import safetensors.torch
 import torch
 from numpy.lib.format import open_memmap
 from torch import nn
+from torchvision.transforms import v2
 
 from ..wall.errors import InvalidInput
 from ..wall.features.embedder import unit_length
@@ -22,7 +24,7 @@ from ..wall.labels import LabelSpace
 from ..wall.layers import Enlarged, Stages
 from ..wall.messages import BESIDE, RELEASED, SIDES, ExtractorSpec
 from ..wall.networks import UNFIT, Backbone, at_side, load
-from ..wall.preprocessing import Preprocessing, unit_scale
+from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress
 from .asking.features import Plain
 from .linear.stored import stored_layer
@@ -85,34 +87,12 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     return spec
 
 
-class _Standardised(nn.Module):
-    """Images on the 0..1 scale as a network takes them."""
-
-    def __init__(self, preprocess: Preprocessing) -> None:
-        super().__init__()
-        self.preprocess = preprocess
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.preprocess.standardise(x)
-
-
-class _Rest(nn.Module):
-    """What follows the frozen part, under the names that it has in the whole network."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.network(x)
-
-
 def divide(spec: ExtractorSpec, blocks: int) -> Divided:
     """A network of which the last ``blocks`` and what follows them are trained. All of it is
     trained for 0, and if it is not built of a stem and blocks.
     """
     rest = load(spec).requires_grad_(True)
-    front = nn.Sequential(_Standardised(Preprocessing(spec.mean, spec.std)))
+    front = nn.Sequential(v2.Normalize(spec.mean, spec.std))
     depths, inner = _depths(rest), _inner(rest)
     parts = [getattr(inner, name) for name in STEM if hasattr(inner, name)]
     if blocks and len(parts) == len(STEM) and hasattr(inner, BLOCKS):
@@ -123,7 +103,8 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
         parts += [stages.get_submodule(str(number)) for number in frozen]
         for name in (*STEM, *(f"{BLOCKS}.{number}" for number in frozen)):
             inner.set_submodule(name, nn.Identity())
-        rest.trunk = _Rest(enlarged.network)
+        # under the names that it has in the whole network
+        rest.trunk = nn.Sequential(OrderedDict(network=enlarged.network))
         front.append(Enlarged(nn.Sequential(*parts), enlarged.size))
     kept = {name: depths[name] for name, _ in rest.named_parameters()}
     front = front.eval().requires_grad_(False)
