@@ -70,13 +70,13 @@ def refined(
     descended: Scaled, later: Moment, path: Path, *, refinements: int, all_the_way: bool
 ) -> np.ndarray:
     """Weights that were moved towards Gaussian classes, while noise hides what that loses."""
-    best = descended.weights
+    best, noise = descended.weights, path.deviation**2 * path.gradient.size  # squared length
     for _ in range(refinements):
         gaussian = gaussian_classes(path.inputs, class_probabilities(path.inputs @ best))
         moved = scaled(gaussian, later)
         if not all_the_way:
             moved = scaled((best + moved.weights) / 2, later)
-            if moved.missed > descended.missed + REFINED_MISS * path.noise:
+            if moved.missed > descended.missed + REFINED_MISS * noise:
                 break
         best = moved.weights
     return best

@@ -221,8 +221,8 @@ def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
         away = class_probabilities(path.inputs @ step.weights) - truth
         lengths = np.linalg.norm(away, axis=1, keepdims=True)
         residuals += away * np.minimum(1, step.clip / np.maximum(lengths, 1e-9)) / len(path.asked)
-    missed = (path.missed(residuals) ** 2).sum() / path.noise
-    assert 0.05 < missed < 2.5
+    missed = ((path.inputs.T @ residuals / N - path.gradient) ** 2).sum()
+    assert 0.05 < missed / (path.deviation**2 * path.gradient.size) < 2.5
 
 
 @pytest.mark.parametrize("noise", [0.01, 300.0])
