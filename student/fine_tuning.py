@@ -177,16 +177,7 @@ class Layer:
         tensors["head.weight"] = torch.from_numpy(np.ascontiguousarray(self.weights.T)).float()
         tensors["head.bias"] = torch.from_numpy(self.constant).float()
         weights = safetensors.torch.save(tensors)
-        outputs = len(self.constant)
-        return replace(
-            features,
-            num_classes=outputs,
-            weights=weights,
-            center=(),
-            axes=b"",
-            radius=0.0,
-            scale=1.0,
-        )
+        return replace(features.plain, num_classes=len(self.constant), weights=weights)
 
 
 def beside(
@@ -200,7 +191,8 @@ def beside(
     """
     own, both = load(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
     both |= {f"trunk.first.{name}": tensor for name, tensor in _trunk(first)}
-    factors = [_factor(rows(spec)) for spec in (first, tuned)]
+    spreads = (float(np.sqrt(rows(spec).var(axis=0).sum())) for spec in (first, tuned))
+    factors = [1 / max(spread, 1e-12) for spread in spreads]
     weights, bias = own.weight.detach() / factors[1], own.bias.detach()
     if released is None:
         before = torch.zeros(len(bias), load(first).head.in_features)
@@ -216,10 +208,6 @@ def beside(
 def _trunk(spec: ExtractorSpec) -> list[tuple[str, torch.Tensor]]:
     tensors = safetensors.torch.load(spec.weights)
     return [(n.removeprefix("trunk."), t) for n, t in tensors.items() if n.startswith("trunk.")]
-
-
-def _factor(plain: np.ndarray) -> float:
-    return 1 / max(float(np.sqrt(plain.var(axis=0).sum())), 1e-12)
 
 
 def keep_views(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +124,19 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         raise InvalidInput("backbone", rule, name)
     network = NETWORKS[name](input_shape, num_classes)
     return network.to(memory_format=torch.channels_last)
+
+
+def to_onnx(
+    module: nn.Module, rows: torch.Tensor, output: str, **options: Any
+) -> torch.onnx.ONNXProgram:
+    """A module of ``inputs`` like ``rows`` as an ONNX graph. Raises torch's OnnxExporterError."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its remarks
+    options |= {"input_names": ["inputs"], "output_names": [output]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, (rows,), dynamo=True, verbose=False, **options)
+    assert program is not None
+    return program
 
 
 def to_safetensors(module: nn.Module) -> bytes:

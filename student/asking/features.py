@@ -69,7 +69,7 @@ def plain_features(
 
     A network's features of images stay in the user's cache for other runs.
     """
-    network = replace(spec, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"").sha256()
+    network = spec.plain.sha256()
 
     def compute() -> np.ndarray:
         embedder = Embedder(spec, workers=computing.workers, device=computing.device)

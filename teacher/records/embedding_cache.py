@@ -60,8 +60,8 @@ class PlainFeatures:
         """``Embedder.embed`` of records' ``inputs``, which the ``digests`` name, row by row."""
         if embedder.spec.backbone in VECTORS or not digests:
             return embedder.embed(inputs, progress)
-        if self._plain != embedder.plain:
-            self._plain, self._rows, self._bytes = embedder.plain, {}, 0
+        if self._plain != embedder.spec.plain:
+            self._plain, self._rows, self._bytes = embedder.spec.plain, {}, 0
         missing = [row for row, digest in enumerate(digests) if digest not in self._rows]
         fresh = dict[bytes, np.ndarray]()
         if missing:

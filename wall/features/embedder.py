@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,14 +50,9 @@ class Embedder:
             return
         from .network import network_of  # torch
 
-        network = network_of(self.plain, device)
+        network = network_of(spec.plain, device)
         self._compute, self.device = network, device
         self._threads = lambda: network.threads
-
-    @property
-    def plain(self) -> ExtractorSpec:
-        """The spec without what follows ``features``: others with the same one share these."""
-        return replace(self.spec, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"")
 
     def embed(
         self, inputs: np.ndarray, progress: TaskProgress = no_progress

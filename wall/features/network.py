@@ -15,9 +15,8 @@ from torch import nn
 
 from ..devices import device_of, reproducible
 from ..errors import InvalidInput
-from ..graphs import to_onnx
 from ..messages import ExtractorSpec
-from ..networks import Backbone, build, load
+from ..networks import Backbone, build, load, to_onnx
 from ..preprocessing import Preprocessing
 
 BATCH = 64  # rows that an accelerator sees together
