@@ -143,9 +143,12 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     network = _released_network(public, asked, current.path / CLASSIFIER, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
-    few = len(public.data.inputs) < (fewest := _fewest(public, asked))
-    few = few and public.task.labels.kind == "class"  # virtual rows teach a value's student enough
-    if network is None or not (smoothed or few or _foreign(public, estimated)):
+    linear = public.settings.student.backbone == LINEAR
+    fewest = max(FEW_PUBLIC, len(asked.features.spec.center) if linear else 0)
+    # Virtual rows teach a value's student enough
+    few = len(public.data.inputs) < fewest and public.task.labels.kind == "class"
+    foreign = public.settings.data.draws or any(e and e.why == FOREIGN for e in estimated)
+    if network is None or not (smoothed or few or foreign):
         learned = _train(public, current, asked, estimated, console)
         if network is None or not learned.worse:
             return learned
@@ -178,18 +181,6 @@ def _released_network(
         student = (layer.mean(Layer.of(features)) if refined else layer).on(features)
         return student.with_mirror() if public.settings.student.mirrors else student
     return as_network(file, features) if public.task.labels.kind != "attributes" else None
-
-
-def _fewest(public: PublicRows, asked: Asked) -> int:
-    """Public rows that teach a student what the released classifier knows."""
-    linear = public.settings.student.backbone == LINEAR
-    return max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
-
-
-def _foreign(public: PublicRows, earlier: Sequence[Estimate | None]) -> bool:
-    """Whether public rows teach less than that, however many there are. Drawn ones do."""
-    drawn = public.settings.data.draws
-    return drawn or any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
 
 
 def _train(

@@ -50,7 +50,13 @@ def decode(
     """
     if media != SAFETENSORS:
         raise InvalidInput("content-type", SAFETENSORS, media)
-    arrays = _safetensors(body)
+    if len(body) < 8 or int.from_bytes(body[:8], "little") > min(MAX_HEADER, len(body) - 8):
+        rule = f"safetensors with a header of at most {MAX_HEADER} bytes"
+        raise InvalidInput("body", rule, f"{len(body)} other bytes")
+    try:  # the library refuses offsets that are not the shapes' sizes or do not cover the bytes
+        arrays = safetensors.numpy.load(body)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise InvalidInput("body", "safetensors", "something else") from error
     if not set(names) <= set(arrays) <= {*names, *optional}:
         rule = f"exactly the arrays {', '.join(names)}"
         raise InvalidInput("body", rule, f"{len(arrays)} arrays of other names")
@@ -61,16 +67,6 @@ def decode(
         if len(array) > max_rows:
             raise InvalidInput(name, f"at most {max_rows} rows", len(array))
     return arrays
-
-
-def _safetensors(body: bytes) -> dict[str, np.ndarray]:
-    if len(body) < 8 or int.from_bytes(body[:8], "little") > min(MAX_HEADER, len(body) - 8):
-        rule = f"safetensors with a header of at most {MAX_HEADER} bytes"
-        raise InvalidInput("body", rule, f"{len(body)} other bytes")
-    try:  # the library refuses offsets that are not the shapes' sizes or do not cover the bytes
-        return safetensors.numpy.load(body)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise InvalidInput("body", "safetensors", "something else") from error
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:

@@ -412,22 +412,13 @@ def columns_read(config: DataConfig) -> list[str]:
     lines = [f"  {how}: {listed(names)}" for how, names in kinds.items()]
     more = [f"  and {len(lines) - MOST_LINES} more kinds"] if len(lines) > MOST_LINES else []
     shown = "the facts that public rows are drawn from" if config.draws else "the public rows"
-    return [
-        f"columns, as {shown} show them:",
-        *lines[:MOST_LINES],
-        *more,
-        *_unlike(config, encoded),
-    ]
-
-
-def _unlike(config: DataConfig, encoded: Encoding) -> list[str]:
-    """Lines about columns of the PUBLIC test rows that differ from those of the public rows."""
-    return [
+    unlike = [  # columns of the PUBLIC test rows
         f"  {split}, {column.name}: {why}"
         for split, table in _public_splits(config)[1:]
         for column in encoded.columns
         if column.name in table.columns and (why := column.unlike(table.columns[column.name]))
     ]
+    return [f"columns, as {shown} show them:", *lines[:MOST_LINES], *more, *unlike]
 
 
 def split_rows(config: DataConfig, split: str) -> TableFile:
