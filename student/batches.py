@@ -61,7 +61,6 @@ class Lesson:
     def with_rows(
         self, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
     ) -> "Lesson":
-        """With more rows after these."""
         soft = self.chances
         if soft is not None:
             none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)

@@ -65,19 +65,8 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     if not features.weights or name.startswith(RELEASED) or len(features.input_shape) != 3:
         rule = "another one, or features: efficientnet_lite2_stages or timm/NAME, for images"
         raise InvalidInput("student.backbone", rule, config.backbone)
-    tensors = safetensors.torch.load(features.weights)
-    width = tensors["head.weight"].shape[1]
-    tensors["head.weight"] = torch.zeros(labels.outputs, width)
-    tensors["head.bias"] = torch.zeros(labels.outputs)
-    spec = ExtractorSpec(
-        backbone=name,
-        input_shape=features.input_shape,
-        num_classes=labels.outputs,
-        weights=safetensors.torch.save(tensors),
-        mean=features.mean,
-        std=features.std,
-    )
-    spec = at_side(spec, side)
+    head = np.zeros((len(Layer.of(features).weights), labels.outputs))
+    spec = at_side(Layer(head, np.zeros(labels.outputs)).on(features), side)
     try:
         with torch.inference_mode():
             load(spec).features(torch.zeros(1, spec.input_shape[2], *spec.input_shape[:2]))
@@ -157,7 +146,6 @@ class Layer:
 
     @classmethod
     def of(cls, network: ExtractorSpec) -> "Layer":
-        """The last layer of a network."""
         tensors = safetensors.torch.load(network.weights)
         return cls(tensors["head.weight"].double().numpy().T, tensors["head.bias"].double().numpy())
 

@@ -90,7 +90,6 @@ class RemoteTeacher:
         self._http.close()
 
     def use_extractor(self, spec: ExtractorSpec) -> None:
-        """Use this extractor for later answers."""
         self._spec = spec
         path = f"extractors/{spec.sha256()}"
         self._job(lambda: self._send("PUT", path, encode_extractor(spec)), "sending features", dict)

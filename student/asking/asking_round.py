@@ -22,7 +22,6 @@ class AskingRound:
 
     @property
     def path(self) -> Path:
-        """The round's folder."""
         return self.folder.round(self.planned.number)
 
     @property

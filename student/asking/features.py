@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,29 +99,25 @@ def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
     return features
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PublicFeatures:
     """Plain and quantised features of ``rows`` by name; "public" are a run's public ones, of whose
     labels ``trees`` are.
     """
 
-    def __init__(
-        self,
-        computing: Computing,
-        rows: Mapping[str, np.ndarray],
-        progress: Progress,
-        trees: Boosted | None = None,
-    ) -> None:
-        self._computing, self.rows, self._progress = computing, rows, progress
-        self._trees = trees
+    computing: Computing
+    rows: Mapping[str, np.ndarray]
+    progress: Progress
+    trees: Boosted | None = None
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """float [n, d]: features before they are centred. No tree has seen the public row that it
         is asked about.
         """
-        if spec.backbone == TREES and rows == "public" and self._trees is not None:
-            return self._trees.beside(self.rows[rows])
-        progress = partial(self._progress, f"features of {rows} rows")
-        return plain_features(self._computing, spec, self.rows[rows], progress)
+        if spec.backbone == TREES and rows == "public" and self.trees is not None:
+            return self.trees.beside(self.rows[rows])
+        progress = partial(self.progress, f"features of {rows} rows")
+        return plain_features(self.computing, spec, self.rows[rows], progress)
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""

@@ -323,7 +323,6 @@ class Encoding:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -339,12 +338,10 @@ class Encoding:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Mean of each entry."""
         return tuple(value for column in self.columns for value in column.mean)
 
     @property
     def deviation(self) -> tuple[float, ...]:
-        """Deviation of each entry."""
         return tuple(value for column in self.columns for value in column.deviation)
 
     def within_reach(self, rows: np.ndarray) -> np.ndarray:

@@ -232,7 +232,6 @@ class Rows:
         return cls(inputs=inputs, labels=labels.astype(np.int64), ids=ids, public=public)
 
     def take(self, rows: np.ndarray, public: int = 0) -> "Rows":
-        """A selection of the rows."""
         known = ("inputs", "labels", "ids", "persons")
         taken = {name: vars(self)[name][rows] for name in known if vars(self)[name] is not None}
         return replace(self, **taken, public=public)

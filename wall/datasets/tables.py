@@ -344,7 +344,6 @@ def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
 
 
 def encoding(config: DataConfig) -> Encoding:
-    """The features that ``features`` finds."""
     return features(config)[0]
 
 
