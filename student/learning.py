@@ -13,7 +13,7 @@ import numpy as np
 from ..wall.console import Console
 from ..wall.datasets.data_config import Task
 from ..wall.errors import InvalidInput, LabelwallError
-from ..wall.features.embedder import Embedder, integers
+from ..wall.features.embedder import Embedder, quantised
 from ..wall.files import reading
 from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
@@ -30,7 +30,7 @@ from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
 from .linear.stored import stored_probabilities, stored_steps
-from .linear.virtual_rows import virtual_rows
+from .linear.tuning import VIRTUAL_ROWS
 from .results import Estimate, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
@@ -48,6 +48,7 @@ from .train import (
 )
 from .tuning import FEW_PUBLIC, MOST_LOST
 
+MAX_ENTRIES = 10_000_000  # of the virtual rows: float32
 VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
 
 
@@ -85,7 +86,7 @@ class TrainingRows:
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
         if self._network is not None:
-            return integers(extractor, rows)
+            return quantised(extractor, rows)
         return Embedder(extractor).embed(rows)
 
     def outputs(self, weights: bytes) -> np.ndarray:
@@ -334,6 +335,15 @@ def _with_virtual_rows(
         return lesson.with_rows(rows[finite], stored_steps(path, features[finite]))
     chances = stored_probabilities(path, features[finite])
     return lesson.with_rows(rows[finite], chances.argmax(axis=1), chances)
+
+
+def virtual_rows(rows: np.ndarray, seed: int) -> np.ndarray:
+    """PUBLIC rows, float32 [n, d], each moved by a random part of the difference of two others."""
+    count = min(VIRTUAL_ROWS, MAX_ENTRIES // rows.shape[1])
+    random = np.random.default_rng(seed)
+    at, to, by = random.integers(0, len(rows), (3, count))
+    share = random.random((count, 1), dtype=np.float32)
+    return np.asarray((rows[at] + share * (rows[to] - rows[by])).astype(np.float32))
 
 
 def released(

@@ -25,7 +25,7 @@ from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, WandbLogg
 from torch.multiprocessing.spawn import ProcessException
 
 from ..wall.errors import InvalidInput, LabelwallError, MissingData
-from ..wall.files import whole
+from ..wall.files import write_file
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
@@ -134,8 +134,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with whole(Path(path)) as file:
-            file.write(content.getbuffer())
+        write_file(Path(path), content.getvalue())
 
 
 def _trainer(

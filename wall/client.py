@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 
 from .errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from .files import whole
+from .files import write_file
 from .matrices import Matrix, NoisyCounts
 from .messages import Answers, ExtractorSpec, Queries, join_answers
 from .progress import Progress, no_progress
@@ -122,9 +122,7 @@ class RemoteTeacher:
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger to ``path``, complete or not at all."""
-        content = self._send("GET", "ledger").content
-        with whole(path) as file:
-            file.write(content)
+        write_file(path, self._send("GET", "ledger").content)
 
     def _ask(
         self,

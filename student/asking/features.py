@@ -21,7 +21,7 @@ from ...wall.computing import Computing
 from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput
 from ...wall.feature_maps import MAPS, FeatureMap
-from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
+from ...wall.features.embedder import RAW_UNIT, Embedder, quantised, unit_length
 from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
@@ -34,12 +34,6 @@ from .tuning import FLAT, LEADING, MOST_WHITENED
 
 KEPT = 8  # two kinds of rows by two networks, and the axes of both
 STORED = 16  # of them in the user's cache
-
-
-def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int8 [n, d], bool [n]) of plain features of PUBLIC rows, or of a box's rows: ``embed``'s."""
-    box = spec.backbone == "box"
-    return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
 
 
 V = TypeVar("V")

@@ -15,7 +15,7 @@ MOMENTUM = 0.8
 # Longest step, if there is hardly any noise. Tried: not recorded (d84d9843).
 MAX_RATE = 10_000.0
 
-# --- Refinement by Gaussian classes (classes.py)
+# --- Refinement by Gaussian classes (fit_classes.py)
 
 # Moves towards Gaussian classes, at most. Images and texts, 4,000 records, epsilon 0.02 to 0.3. At
 # 0.05 and 0.1 images gain 2 to 11 points and texts lose 0.3 to 0.8. Six moves, each the whole way,
@@ -55,7 +55,7 @@ MANY_STEPS = {"class": 10, "value": 4}
 # (3ba1e58f).
 SURE_COUNT = 2.0
 
-# --- Labels of public rows (neighbours.py, model.py, virtual_rows.py)
+# --- Labels of public rows (neighbours.py, labelled.py, learning.py)
 
 # Nearest public rows whose mean counts in a prediction. Two sets of images, texts and characters.
 # Tried: not recorded (feca7d3f).

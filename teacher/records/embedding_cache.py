@@ -17,7 +17,7 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.features.embedder import VECTORS, Embedder, integers
+from ...wall.features.embedder import VECTORS, Embedder, quantised
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
@@ -71,7 +71,7 @@ class PlainFeatures:
                 self._rows |= fresh
                 self._bytes += computed.nbytes
         known = self._rows | fresh if len(fresh) < len(digests) else fresh
-        return integers(embedder.spec, np.stack([known[digest] for digest in digests]))
+        return quantised(embedder.spec, np.stack([known[digest] for digest in digests]))
 
 
 class Embedding:

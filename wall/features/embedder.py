@@ -63,9 +63,7 @@ class Embedder:
         channels] or float32 [n, dimensions], as the spec says. ``progress(done, total)`` is called
         as rows are finished.
         """
-        if self.spec.backbone == "box":
-            return quantise_box(self._checked(inputs), self.spec.mean, self.spec.std)
-        return integers(self.spec, self.features(inputs, progress))
+        return quantised(self.spec, self.features(inputs, progress))
 
     def features(self, inputs: np.ndarray, progress: TaskProgress = no_progress) -> np.ndarray:
         """float [n, d]: the features that ``embed`` centres, projects and rounds; a box's rows."""
@@ -104,8 +102,10 @@ def unit_length(spec: ExtractorSpec, dimensions: int) -> float:
     return (HOG_UNIT * math.sqrt(dimensions) if spec.backbone == "hog" else 1.0) * spec.scale
 
 
-def integers(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantised(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What ``Embedder.embed`` makes of ``Embedder.features``."""
+    if spec.backbone == "box":
+        return quantise_box(features, spec.mean, spec.std)
     axes = spec.projection()
     length = unit_length(spec, features.shape[1] if axes is None else axes.shape[1])
     return quantise(features, spec.center, length, axes, spec.radius)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelwall.student.linear.descent import Momentum, descend, rate
-from labelwall.student.linear.doubt import doubt
+from labelwall.student.linear.fit_classes import doubt
 from labelwall.student.linear.measure import FitSettings, Measurements
 from labelwall.student.linear.tuning import LOGIT_NOISE, MAX_RATE, MOMENTUM
 from labelwall.wall.matrices import COUNT
