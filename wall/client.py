@@ -125,11 +125,7 @@ class RemoteTeacher:
         write_file(path, self._send("GET", "ledger").content)
 
     def _ask(
-        self,
-        path: str,
-        arrays: Mapping[str, np.ndarray],
-        slot: int,
-        form: Callable[[Any, int], T],
+        self, path: str, arrays: Mapping[str, np.ndarray], slot: int, form: Callable[[Any, int], T]
     ) -> T:
         if self._spec is None:
             raise InvalidInput("extractor", "set by use_extractor before the first query", None)

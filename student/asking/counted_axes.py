@@ -61,11 +61,7 @@ def on_counted_axes(
 
 
 def plan_by_count(
-    count: Count,
-    planned: Round,
-    extractor: ExtractorSpec,
-    plain: np.ndarray,
-    settings: PublicSide,
+    count: Count, planned: Round, extractor: ExtractorSpec, plain: np.ndarray, settings: PublicSide
 ) -> CountedPlan | None:
     """What suits the records, if a first sum speaks against the guess of them.
 

@@ -127,10 +127,7 @@ Plain = Callable[[ExtractorSpec], np.ndarray]
 
 
 def first_extractor(
-    first: FirstFeatures,
-    task: Task,
-    rows: np.ndarray | None = None,
-    trees: Boosted | None = None,
+    first: FirstFeatures, task: Task, rows: np.ndarray | None = None, trees: Boosted | None = None
 ) -> ExtractorSpec:
     """The features of the first round, before they are whitened.
 

@@ -128,8 +128,7 @@ def read_images(
     ``white``: as ``DataConfig.white``.
     """
     images = Images(
-        np.zeros((len(paths), *size, channels), dtype=np.uint8),
-        np.zeros(len(paths), dtype=bool),
+        np.zeros((len(paths), *size, channels), dtype=np.uint8), np.zeros(len(paths), dtype=bool)
     )
     from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
 

@@ -26,16 +26,7 @@ from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .box import box_cells, drawn_rows
 from .columns import Encoding, encoding_of, number_form, numbers, texts
-from .data_config import (
-    BOX,
-    ID,
-    MOST_COLUMNS,
-    SPLITS,
-    DataConfig,
-    PublicData,
-    Task,
-    no_names,
-)
+from .data_config import BOX, ID, MOST_COLUMNS, SPLITS, DataConfig, PublicData, Task, no_names
 from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
 from .folders import read_text, text_files
