@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
@@ -77,10 +78,7 @@ def features_as_asked(
     plain = _plain_features(public, current)
     if others is not None:
         plain = AskingFeatures(spec=others, file="", of=0)
-
-    def build() -> ExtractorSpec:
-        return extractor_of_round(plain.spec, form, public.features.plain)
-
+    build = partial(extractor_of_round, plain.spec, form, public.features.plain)
     return AskingFeatures(spec=current.folder.features(file, build), file=file, of=plain.of)
 
 
@@ -109,8 +107,5 @@ def _plain_features(public: PublicRows, current: AskingRound) -> AskingFeatures:
     count = public.settings.whiten
     if not count:
         return AskingFeatures(spec=public.first, file="", of=0)
-
-    def build() -> ExtractorSpec:
-        return whitened(public.first, count, public.features.plain)
-
+    build = partial(whitened, public.first, count, public.features.plain)
     return AskingFeatures(spec=folder.features(FEATURES, build), file=FEATURES, of=0)

@@ -40,9 +40,8 @@ V = TypeVar("V")
 _kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
 
 
-def _once(compute: Callable[[], V], rows: np.ndarray, *further: object) -> V:
-    """The result of ``compute`` for PUBLIC rows, which stays for a run."""
-    name = digest(rows, *further)
+def _once(name: str, compute: Callable[[], V]) -> V:
+    """The result of ``compute`` for PUBLIC rows with that digest, which stays for a run."""
     value: V = _kept.pop(name) if name in _kept else compute()
     _kept[name] = value
     for oldest in [*_kept][:-KEPT]:
@@ -63,17 +62,14 @@ def plain_features(
 
     A network's features of images stay in the user's cache for other runs.
     """
-    network = spec.plain.sha256()
+    name = digest(rows, spec.plain.sha256(), computing.device)
 
     def compute() -> np.ndarray:
         embedder = Embedder(spec, workers=computing.workers, device=computing.device)
         return embedder.features(rows, progress)
 
-    def stored() -> np.ndarray:
-        return _stored(digest(rows, network, computing.device), compute)
-
     images = spec.weights and rows.ndim == 4
-    return _once(stored if images else compute, rows, network, computing.device)
+    return _once(name, partial(_stored, name, compute) if images else compute)
 
 
 def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
@@ -285,7 +281,7 @@ def principal_axes(
     largest entry is MAX_AXIS. They are fewer than ``kept`` if the rows spread in fewer
     directions. Rows that are not finite are left out.
     """
-    mean, spreads, directions = _once(partial(_spread, features), features, "spread")
+    mean, spreads, directions = _once(digest(features, "spread"), partial(_spread, features))
     kept = min(kept, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum()))
     if not kept:
         return mean, np.zeros((features.shape[1], 0), dtype=np.int16)
