@@ -421,9 +421,9 @@ def timm_model(
     mean, std = published.mean, published.std
     if input_shape[2] != 3:  # the network sees grey images as colour
         mean, std = ((sum(values) / 3,) * input_shape[2] for values in (mean, std))
-    weights, scale = to_safetensors(network), UNIT * math.sqrt(network.head.in_features)
-    name = PRETRAINED + name
-    return ExtractorSpec(name, input_shape, num_classes, weights, mean, std, scale=scale)
+    content, scale = to_safetensors(network), UNIT * math.sqrt(network.head.in_features)
+    backbone = PRETRAINED + name
+    return ExtractorSpec(backbone, input_shape, num_classes, content, mean, std, scale=scale)
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

@@ -91,7 +91,7 @@ def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
     except (ValueError, RecursionError) as error:
         raise InvalidInput("extractor.fields", "JSON", "something else") from error
     content = {name: array.tobytes() for name, array in arrays.items() if name != "fields"}
-    return ExtractorSpec(**_checked(fields), **content)
+    return ExtractorSpec(**_checked(fields) | content)
 
 
 def _checked(fields: Any) -> dict[str, Any]:
