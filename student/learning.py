@@ -20,8 +20,7 @@ from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.preprocessing import Preprocessing
 from ..wall.progress import TaskProgress
 from .asking.ask import Asked
-from .asking.asking_features import estimates
-from .asking.asking_round import AskingRound
+from .asking.asking_features import AskingRound, estimates
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.features import stepped
 from .asking.public_rows import PublicRows

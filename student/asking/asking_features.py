@@ -1,4 +1,4 @@
-"""The features that a round asks with, which follow from the plan and from earlier results."""
+"""A round that is to be asked, and its features, which follow from the plan and earlier results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,42 @@ from functools import partial
 from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
-from ...wall.questions import QueryForm
+from ...wall.questions import QueryForm, Round
 from ..results import Estimate, RoundResult
-from ..round_files import CLASSIFIER, FEATURES, RoundFiles
-from .asking_round import AskingRound
+from ..round_files import CLASSIFIER, COUNTED, FEATURES, RoundFiles
 from .estimates import best_round
 from .features import extractor_of_round, whitened
 from .public_rows import PublicRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskingRound:
+    """A ``planned`` round. ``results``: of all earlier rounds.
+
+    Public rows are the same for all rounds of a run, so they stand beside it.
+    """
+
+    planned: Round
+    results: Sequence[RoundResult]
+    folder: RoundFiles
+
+    @property
+    def path(self) -> Path:
+        return self.folder.round(self.planned.number)
+
+    @property
+    def counted(self) -> str:
+        """The file, in the run's folder, of features on as many axes as a first count says."""
+        return f"round_{self.planned.number}/{COUNTED}"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the round asks for sums as the one before it, by the same features.
+
+        Its classifier is then averaged with the earlier one. The features are the same if no
+        student was trained in between.
+        """
+        return self.planned.as_before and not self.results[-1].taught
 
 
 @dataclass(frozen=True, kw_only=True)

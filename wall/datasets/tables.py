@@ -83,7 +83,9 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
         return _text_folder(file)
     if file.suffix.lower() not in TEXT:
         raise InvalidInput(field, f"a {KINDS}", str(path))
-    return _text(field, file)
+    names, lines = read_lines(file)
+    columns, fits = _columns_of(lines, len(names), _columns(field, names))
+    return TableFile(columns, np.flatnonzero(fits))
 
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
@@ -168,12 +170,6 @@ def _cells(line: str, separator: str) -> list[str]:
     with contextlib.suppress(csv.Error):
         return next(csv.reader([line], delimiter=separator), [])
     return []
-
-
-def _text(field: str, file: Path) -> TableFile:
-    names, lines = read_lines(file)
-    columns, fits = _columns_of(lines, len(names), _columns(field, names))
-    return TableFile(columns, np.flatnonzero(fits))
 
 
 def _columns(field: str, names: Sequence[str]) -> dict[str, int]:

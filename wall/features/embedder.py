@@ -164,8 +164,7 @@ def _unit(x: np.ndarray, least: float = 0.0) -> np.ndarray:
     """Rows divided by their length, or by ``least`` if that is more."""
     length = np.maximum(_length(x), least)
     length[length == 0] = 1.0
-    unit: np.ndarray = x / length
-    return unit
+    return x / length
 
 
 def quantise_box(

@@ -88,8 +88,7 @@ class Network:
 
     def _batch(self, module: nn.Module, rows: np.ndarray) -> np.ndarray:
         if self._session is not None:
-            features: np.ndarray = self._session.run(None, {"inputs": rows})[0]
-            return features
+            return self._session.run(None, {"inputs": rows})[0]
         return self._by_torch(module, rows)
 
     def _by_torch(self, module: nn.Module, rows: np.ndarray) -> np.ndarray:
