@@ -235,15 +235,12 @@ class Rows:
         taken = {name: vars(self)[name][rows] for name in known if vars(self)[name] is not None}
         return replace(self, **taken, public=public)
 
-    def images(
-        self, part: slice, shape: tuple[int, ...], progress: TaskProgress
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(uint8 [n, *shape]; bool [n], whether an image can be read) of a part of the rows."""
+    def images(self, part: slice, shape: tuple[int, ...], progress: TaskProgress) -> Images:
+        """A part of the rows, uint8 [n, *shape]."""
         chosen = self.inputs[part]
         if self.folder is None:
-            return chosen, np.ones(len(chosen), dtype=bool)
-        images = read_images(self.folder, chosen.tolist(), (shape[0], shape[1]), 3, progress)
-        return images.pixels, images.readable
+            return Images(chosen, np.ones(len(chosen), dtype=bool))
+        return read_images(self.folder, chosen.tolist(), (shape[0], shape[1]), 3, progress)
 
 
 def describe(config: DataConfig) -> Task:

@@ -80,12 +80,13 @@ class Published:
     def read_public(self, config: DataConfig, progress: TaskProgress) -> PublicData:
         """The PUBLIC rows. Raises InvalidInput, MissingData."""
         rows = self._one_side(config, False)
-        pixels, readable = rows.images(slice(None), self.describe(config).input_shape, progress)
-        if not readable.all() or (rows.labels < 0).any():
+        images = rows.images(slice(None), self.describe(config).input_shape, progress)
+        if not images.readable.all() or (rows.labels < 0).any():
             rule = "a folder of the classes' readable images"
             cure = f"Unpack {config.source} again."
             raise InvalidInput("data.root", rule, config.root, cure)
-        labels, k = self.describe(config).labels.expand(rows.labels), rows.public
+        pixels, k = images.pixels, rows.public
+        labels = self.describe(config).labels.expand(rows.labels)
         return PublicData(
             inputs=pixels[:k], labels=labels[:k], test_inputs=pixels[k:], test_labels=labels[k:]
         )
