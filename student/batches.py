@@ -3,7 +3,6 @@
 A batch is a function of (seed, step), so a resumed training sees the same batches.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -61,7 +60,6 @@ class Lesson:
     def with_rows(
         self, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
     ) -> "Lesson":
-        """With more rows after these."""
         soft = self.chances
         if soft is not None:
             none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
@@ -134,23 +132,24 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the public test split for reported metrics.
-
-    ``batches``: ``Steps`` but for its steps and its share; ``steps``: how many there are in all.
-    """
+    """Training batches from the public pool, and the public test split for reported metrics."""
 
     def __init__(
-        self, batches: Callable[..., Steps], steps: int, test: tuple[np.ndarray, np.ndarray] | None
+        self,
+        lesson: Lesson,
+        config: StudentConfig,
+        seed: int,
+        test: tuple[np.ndarray, np.ndarray] | None,
     ) -> None:
         super().__init__()
-        self._batches, self._steps, self._test = batches, steps, test
+        self._lesson, self._config, self._seed, self._test = lesson, config, seed, test
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         first = self.trainer.global_step
-        chapter = range(first, min(first + STEPS_A_CHAPTER, self._steps))
+        chapter = range(first, min(first + STEPS_A_CHAPTER, self._config.steps))
         share = slice(self.trainer.global_rank, None, self.trainer.world_size)
-        steps = self._batches(steps=chapter, share=share)
+        steps = Steps(self._lesson, self._config, self._seed, chapter, share)
         return DataLoader(steps, batch_size=None, shuffle=False)
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:

@@ -4,6 +4,7 @@ Its last blocks alone learn, on what the frozen part makes of several augmented 
 which is computed once.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import safetensors.torch
 import torch
 from numpy.lib.format import open_memmap
 from torch import nn
+from torchvision.transforms import v2
 
 from ..wall.errors import InvalidInput
 from ..wall.features.embedder import unit_length
@@ -22,7 +24,7 @@ from ..wall.labels import LabelSpace
 from ..wall.layers import Enlarged, Stages
 from ..wall.messages import BESIDE, RELEASED, SIDES, ExtractorSpec
 from ..wall.networks import UNFIT, Backbone, at_side, load
-from ..wall.preprocessing import Preprocessing, unit_scale
+from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress
 from .asking.features import Plain
 from .linear.stored import stored_layer
@@ -63,19 +65,8 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     if not features.weights or name.startswith(RELEASED) or len(features.input_shape) != 3:
         rule = "another one, or features: efficientnet_lite2_stages or timm/NAME, for images"
         raise InvalidInput("student.backbone", rule, config.backbone)
-    tensors = safetensors.torch.load(features.weights)
-    width = tensors["head.weight"].shape[1]
-    tensors["head.weight"] = torch.zeros(labels.outputs, width)
-    tensors["head.bias"] = torch.zeros(labels.outputs)
-    spec = ExtractorSpec(
-        backbone=name,
-        input_shape=features.input_shape,
-        num_classes=labels.outputs,
-        weights=safetensors.torch.save(tensors),
-        mean=features.mean,
-        std=features.std,
-    )
-    spec = at_side(spec, side)
+    head = np.zeros((len(Layer.of(features).weights), labels.outputs))
+    spec = at_side(Layer(head, np.zeros(labels.outputs)).on(features), side)
     try:
         with torch.inference_mode():
             load(spec).features(torch.zeros(1, spec.input_shape[2], *spec.input_shape[:2]))
@@ -85,34 +76,12 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     return spec
 
 
-class _Standardised(nn.Module):
-    """Images on the 0..1 scale as a network takes them."""
-
-    def __init__(self, preprocess: Preprocessing) -> None:
-        super().__init__()
-        self.preprocess = preprocess
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.preprocess.standardise(x)
-
-
-class _Rest(nn.Module):
-    """What follows the frozen part, under the names that it has in the whole network."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.network(x)
-
-
 def divide(spec: ExtractorSpec, blocks: int) -> Divided:
     """A network of which the last ``blocks`` and what follows them are trained. All of it is
     trained for 0, and if it is not built of a stem and blocks.
     """
     rest = load(spec).requires_grad_(True)
-    front = nn.Sequential(_Standardised(Preprocessing(spec.mean, spec.std)))
+    front = nn.Sequential(v2.Normalize(spec.mean, spec.std))
     depths, inner = _depths(rest), _inner(rest)
     parts = [getattr(inner, name) for name in STEM if hasattr(inner, name)]
     if blocks and len(parts) == len(STEM) and hasattr(inner, BLOCKS):
@@ -123,7 +92,8 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
         parts += [stages.get_submodule(str(number)) for number in frozen]
         for name in (*STEM, *(f"{BLOCKS}.{number}" for number in frozen)):
             inner.set_submodule(name, nn.Identity())
-        rest.trunk = _Rest(enlarged.network)
+        # under the names that it has in the whole network
+        rest.trunk = nn.Sequential(OrderedDict(network=enlarged.network))
         front.append(Enlarged(nn.Sequential(*parts), enlarged.size))
     kept = {name: depths[name] for name, _ in rest.named_parameters()}
     front = front.eval().requires_grad_(False)
@@ -176,7 +146,6 @@ class Layer:
 
     @classmethod
     def of(cls, network: ExtractorSpec) -> "Layer":
-        """The last layer of a network."""
         tensors = safetensors.torch.load(network.weights)
         return cls(tensors["head.weight"].double().numpy().T, tensors["head.bias"].double().numpy())
 
@@ -196,16 +165,7 @@ class Layer:
         tensors["head.weight"] = torch.from_numpy(np.ascontiguousarray(self.weights.T)).float()
         tensors["head.bias"] = torch.from_numpy(self.constant).float()
         weights = safetensors.torch.save(tensors)
-        outputs = len(self.constant)
-        return replace(
-            features,
-            num_classes=outputs,
-            weights=weights,
-            center=(),
-            axes=b"",
-            radius=0.0,
-            scale=1.0,
-        )
+        return replace(features.plain, num_classes=len(self.constant), weights=weights)
 
 
 def beside(
@@ -219,7 +179,8 @@ def beside(
     """
     own, both = load(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
     both |= {f"trunk.first.{name}": tensor for name, tensor in _trunk(first)}
-    factors = [_factor(rows(spec)) for spec in (first, tuned)]
+    spreads = (float(np.sqrt(rows(spec).var(axis=0).sum())) for spec in (first, tuned))
+    factors = [1 / max(spread, 1e-12) for spread in spreads]
     weights, bias = own.weight.detach() / factors[1], own.bias.detach()
     if released is None:
         before = torch.zeros(len(bias), load(first).head.in_features)
@@ -235,10 +196,6 @@ def beside(
 def _trunk(spec: ExtractorSpec) -> list[tuple[str, torch.Tensor]]:
     tensors = safetensors.torch.load(spec.weights)
     return [(n.removeprefix("trunk."), t) for n, t in tensors.items() if n.startswith("trunk.")]
-
-
-def _factor(plain: np.ndarray) -> float:
-    return 1 / max(float(np.sqrt(plain.var(axis=0).sum())), 1e-12)
 
 
 def keep_views(

@@ -13,15 +13,14 @@ import numpy as np
 from ..wall.console import Console
 from ..wall.datasets.data_config import Task
 from ..wall.errors import InvalidInput, LabelwallError
-from ..wall.features.embedder import Embedder, integers
+from ..wall.features.embedder import Embedder, quantised
 from ..wall.files import reading
 from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.preprocessing import Preprocessing
 from ..wall.progress import TaskProgress
-from ..wall.questions import Round
 from .asking.ask import Asked
-from .asking.asking_features import estimates
+from .asking.asking_features import AskingRound, estimates
 from .asking.estimates import FOREIGN, by_agreement, worse_rounds
 from .asking.features import stepped
 from .asking.public_rows import PublicRows
@@ -30,8 +29,8 @@ from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.released_network import after_features, as_network
 from .linear.stored import stored_probabilities, stored_steps
-from .linear.virtual_rows import virtual_rows
-from .results import Estimate, RoundResult, StudentScore
+from .linear.tuning import VIRTUAL_ROWS
+from .results import Estimate, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
 from .student_config import PRETRAINED, StudentConfig
@@ -48,6 +47,7 @@ from .train import (
 )
 from .tuning import FEW_PUBLIC, MOST_LOST
 
+MAX_ENTRIES = 10_000_000  # of the virtual rows: float32
 VIEWS = "views.npy"  # of a round's folder, while a pretrained student is trained
 
 
@@ -85,7 +85,7 @@ class TrainingRows:
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
         if self._network is not None:
-            return integers(extractor, rows)
+            return quantised(extractor, rows)
         return Embedder(extractor).embed(rows)
 
     def outputs(self, weights: bytes) -> np.ndarray:
@@ -128,38 +128,34 @@ def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -
     check(student, shape, task.labels)
 
 
-def learn(
-    public: PublicRows,
-    planned: Round,
-    asked: Asked,
-    results: Sequence[RoundResult],
-    folder: RoundFiles,
-    console: Console,
-) -> Learned:
+def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Console) -> Learned:
     """Train a round's student on all labels released so far, and store it.
 
     The round's released classifier is the student, if it is a network with its features, where
     public rows are drawn, foreign or few: a student that is taught on such rows forgets what was
     released; and where the round asked with the features of a pretrained student, with bins or with
-    trees, whose steps another network smooths.
-    ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
+    trees, whose steps another network smooths. Raises LabelwallError where no row has a label.
     """
-    estimated = [*estimates(results, planned.period), asked.estimate]
+    number, period = current.planned.number, current.planned.period
+    estimated = [*estimates(current.results, period), asked.estimate]
     of = asked.features.of
-    refined = bool(of) and results[of - 1].period == planned.period
-    network = _released_network(public, asked, folder.round(planned.number) / CLASSIFIER, refined)
+    refined = bool(of) and current.results[of - 1].period == period
+    network = _released_network(public, asked, current.path / CLASSIFIER, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
-    few = len(public.data.inputs) < (fewest := _fewest(public, asked))
-    few = few and public.task.labels.kind == "class"  # virtual rows teach a value's student enough
-    if network is None or not (smoothed or few or _foreign(public, estimated)):
-        learned = _train(public, planned, asked, estimated, folder, console)
+    linear = public.settings.student.backbone == LINEAR
+    fewest = max(FEW_PUBLIC, len(asked.features.spec.center) if linear else 0)
+    # Virtual rows teach a value's student enough
+    few = len(public.data.inputs) < fewest and public.task.labels.kind == "class"
+    foreign = public.settings.data.draws or any(e and e.why == FOREIGN for e in estimated)
+    if network is None or not (smoothed or few or foreign):
+        learned = _train(public, current, asked, estimated, console)
         if network is None or not learned.worse:
             return learned
     why = f", as fewer than {fewest:,} public rows teach less than it knows" if few else ""
-    console.say(f"round {planned.number}: its released classifier is taken for the student{why}")
-    labels, _ = released(folder, planned.number, len(public.data.inputs))
-    folder.save_student(planned.number, network, labels)
+    console.say(f"round {number}: its released classifier is taken for the student{why}")
+    labels, _ = released(current.folder, number, len(public.data.inputs))
+    current.folder.save_student(number, network, labels)
     if public.data.test_inputs.ndim == 4 and not tuned:  # whose features are known
         plain = public.features.plain(asked.features.spec, "test").astype(np.float32)
         predicted = outputs(after_features(network), plain)
@@ -187,30 +183,17 @@ def _released_network(
     return as_network(file, features) if public.task.labels.kind != "attributes" else None
 
 
-def _fewest(public: PublicRows, asked: Asked) -> int:
-    """Public rows that teach a student what the released classifier knows."""
-    linear = public.settings.student.backbone == LINEAR
-    return max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
-
-
-def _foreign(public: PublicRows, earlier: Sequence[Estimate | None]) -> bool:
-    """Whether public rows teach less than that, however many there are. Drawn ones do."""
-    drawn = public.settings.data.draws
-    return drawn or any(estimate is not None and estimate.why == FOREIGN for estimate in earlier)
-
-
 def _train(
     public: PublicRows,
-    planned: Round,
+    current: AskingRound,
     asked: Asked,
     estimated: Sequence[Estimate | None],
-    folder: RoundFiles,
     console: Console,
 ) -> Learned:
     """``learn`` by training. ``estimated``: the estimates of all rounds up to this one."""
-    started, number, settings = time.perf_counter(), planned.number, public.settings
+    started, number, settings = time.perf_counter(), current.planned.number, public.settings
     behind, worse = worse_rounds(estimated), False
-    labels, soft = released(folder, number, len(public.data.inputs), behind)
+    labels, soft = released(current.folder, number, len(public.data.inputs), behind)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
@@ -225,13 +208,13 @@ def _train(
     cleaned = drop_doubtful(
         judges,
         lesson,
-        seed=planned.seed,
+        seed=current.planned.seed,
         progress=partial(console.progress, "checking labels"),
         workers=settings.workers,
     )
     lesson = replace(lesson, labels=cleaned.labels)
     if student.backbone == PRETRAINED:
-        spec = _fine_tuned(lesson, public, planned, asked, folder, console)
+        spec = _fine_tuned(lesson, public, current, asked, console)
         scoring = partial(console.progress, "scoring")
         worse = _worse_than_labels(spec, public, soft, scoring)
         spec = spec.with_mirror() if student.mirrors else spec
@@ -239,14 +222,24 @@ def _train(
     else:
         plain = lesson
         if number not in behind:
-            lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+            lesson = _with_virtual_rows(lesson, public, current, asked, seen)
         if lesson is plain and public.learned is not None:
             # A released label of a labelled public row is less noisy than the true one, and says
             # less of its row: both are learned. The classifier that labels virtual rows knows both.
             rows = np.flatnonzero(public.learned >= 0)
             lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
-        spec, predicted = _small(lesson, seen, public, planned, folder, console)
-    folder.save_student(number, spec, cleaned.labels)
+        weights = train(
+            student,
+            lesson,
+            run_dir=current.path,
+            seed=current.planned.seed,
+            test=(seen.test_inputs, public.data.test_labels),
+            progress=partial(console.progress, "training the student"),
+            loggers=console.loggers,
+            say=console.say,
+        )
+        spec, predicted = seen.export(weights), seen.outputs(weights)
+    current.folder.save_student(number, spec, cleaned.labels)
     return Learned(
         score=student_score(public, predicted),
         estimate=asked.estimate or by_agreement(cleaned),
@@ -257,38 +250,11 @@ def _train(
     )
 
 
-def _small(
-    lesson: Lesson,
-    seen: TrainingRows,
-    public: PublicRows,
-    planned: Round,
-    folder: RoundFiles,
-    console: Console,
-) -> tuple[ExtractorSpec, np.ndarray]:
-    """A student that is trained in memory, and its outputs for the test rows."""
-    weights = train(
-        public.settings.student,
-        lesson,
-        run_dir=folder.round(planned.number),
-        seed=planned.seed,
-        test=(seen.test_inputs, public.data.test_labels),
-        progress=partial(console.progress, "training the student"),
-        loggers=console.loggers,
-        say=console.say,
-    )
-    return seen.export(weights), seen.outputs(weights)
-
-
 def _fine_tuned(
-    lesson: Lesson,
-    public: PublicRows,
-    planned: Round,
-    asked: Asked,
-    folder: RoundFiles,
-    console: Console,
+    lesson: Lesson, public: PublicRows, current: AskingRound, asked: Asked, console: Console
 ) -> ExtractorSpec:
     """A pretrained student: the network that the round asked with, trained from there on."""
-    student, path, features = public.settings.student, folder.round(planned.number), asked.features
+    student, path, features = public.settings.student, current.path, asked.features
     first, plain, classifier = public.first, public.features.plain, None
     network = divide(start(first, student, public.task.labels), student.trained_blocks)
     if (file := path / CLASSIFIER).exists() and not features.of:
@@ -299,7 +265,7 @@ def _fine_tuned(
         network.front,
         public.data.inputs,
         student,
-        planned.seed,
+        current.planned.seed,
         partial(console.progress, "views of public images"),
         public.settings.workers,
     )
@@ -308,7 +274,7 @@ def _fine_tuned(
         student,
         replace(lesson, pool=Pool(views, public.task.labels)),
         run_dir=path,
-        seed=planned.seed,
+        seed=current.planned.seed,
         progress=partial(console.progress, "training the student"),
         loggers=console.loggers,
         say=console.say,
@@ -349,12 +315,7 @@ def _worse_than_labels(
 
 
 def _with_virtual_rows(
-    lesson: Lesson,
-    public: PublicRows,
-    asked: Asked,
-    seen: TrainingRows,
-    planned: Round,
-    folder: RoundFiles,
+    lesson: Lesson, public: PublicRows, current: AskingRound, asked: Asked, seen: TrainingRows
 ) -> Lesson:
     """With what the round's classifier or regression says of virtual rows.
 
@@ -362,17 +323,26 @@ def _with_virtual_rows(
     any vector. No virtual rows are added where the student sees images or learns no probabilities
     of classes, and where the round left no classifier. A resumed run has the same rows.
     """
-    path = folder.round(planned.number) / CLASSIFIER
+    path = current.path / CLASSIFIER
     learns = lesson.chances is not None and public.settings.student.soft
     values = public.task.labels.kind == "value"
     if not (learns or values) or seen.pool.inputs.ndim != 2 or not path.exists():
         return lesson
-    rows = virtual_rows(seen.pool.inputs, planned.seed)
+    rows = virtual_rows(seen.pool.inputs, current.planned.seed)
     features, finite = seen.embed(asked.features.spec, rows)
     if values:
         return lesson.with_rows(rows[finite], stored_steps(path, features[finite]))
     chances = stored_probabilities(path, features[finite])
     return lesson.with_rows(rows[finite], chances.argmax(axis=1), chances)
+
+
+def virtual_rows(rows: np.ndarray, seed: int) -> np.ndarray:
+    """PUBLIC rows, float32 [n, d], each moved by a random part of the difference of two others."""
+    count = min(VIRTUAL_ROWS, MAX_ENTRIES // rows.shape[1])
+    random = np.random.default_rng(seed)
+    at, to, by = random.integers(0, len(rows), (3, count))
+    share = random.random((count, 1), dtype=np.float32)
+    return np.asarray((rows[at] + share * (rows[to] - rows[by])).astype(np.float32))
 
 
 def released(

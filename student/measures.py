@@ -66,7 +66,6 @@ class Measures:
     names: dict[str, NameMeasures]
 
     def means(self) -> dict[str, float | None]:
-        """MEANS by name."""
         return {name: getattr(self, name) for name in MEANS}
 
 

@@ -234,7 +234,6 @@ class Student(pl.LightningModule):
             )
 
     def nothing(self) -> torch.Tensor:
-        """A term of 0."""
         return torch.zeros((), device=self.device)
 
     @torch.no_grad()

@@ -70,11 +70,14 @@ def nearest_right(public: PublicRows, spec: ExtractorSpec) -> float | None:
     classes.
     """
     labels = public.data.labels if public.learned is None else public.learned
+    tests = public.data.test_inputs
+    # Features of the test rows, which nothing else may need, are then those of many images
+    costly = tests.ndim == 4 and len(tests) > MOST_COMPARED
     for name, truth in (("public", labels), ("test", public.data.test_labels)):
         if public.task.labels.kind != "class" or truth is None:
             continue
         rows = np.flatnonzero(has_truth(truth))[:MOST_COMPARED]
-        if len(rows) < MIN_LABELLED or (name == "test" and _costly(public)):
+        if len(rows) < MIN_LABELLED or (name == "test" and costly):
             continue
         x = public.features.quantised(spec, name)[rows].astype(np.float32)  # exact products
         products = x @ x.T
@@ -83,9 +86,3 @@ def nearest_right(public: PublicRows, spec: ExtractorSpec) -> float | None:
         np.fill_diagonal(distances, np.inf)
         return float((truth[rows[distances.argmin(axis=1)]] == truth[rows]).mean())
     return None
-
-
-def _costly(public: PublicRows) -> bool:
-    """Whether features of the test rows, which nothing else may need, are those of many images."""
-    tests = public.data.test_inputs
-    return tests.ndim == 4 and len(tests) > MOST_COMPARED

@@ -66,11 +66,12 @@ class RoundFiles:
         write_arrays(self.round(number) / TRAINING_LABELS, labels)
 
     def load_extractor(self, number: int) -> ExtractorSpec:
-        return _extractor(self.round(number) / "student.safetensors")
+        return self.extractor(f"round_{number}/student.safetensors")
 
     def extractor(self, file: str) -> ExtractorSpec:
         """The extractor in a file of the run folder."""
-        return _extractor(self.path / file)
+        with reading(path := self.path / file):
+            return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
     def features(self, file: str, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
         """The extractor in a file of the run folder, which is built once: a resumed run asks with
@@ -80,9 +81,4 @@ class RoundFiles:
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             write_file(path, encode_extractor(build()))
-        return _extractor(path)
-
-
-def _extractor(path: Path) -> ExtractorSpec:
-    with reading(path):
-        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+        return self.extractor(file)

@@ -139,8 +139,7 @@ def parallel(
     form = "generator" if ordered else "generator_unordered"
     pool = Parallel(processes, backend="loky", return_as=form, max_nbytes=None)
     with no_secrets():
-        results: Generator[Result] = pool(delayed(run)(task) for task in tasks)
-    return results
+        return pool(delayed(run)(task) for task in tasks)
 
 
 @contextmanager

@@ -131,7 +131,6 @@ class StudentInfo:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object in the file."""
         content: dict[str, Any] = asdict(self) | {"labels": self.labels.fields()}
         return json.loads(canonical_json(content))  # type: ignore[no-any-return]
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,14 @@ from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, WandbLogg
 from torch.multiprocessing.spawn import ProcessException
 
 from ..wall.errors import InvalidInput, LabelwallError, MissingData
-from ..wall.files import whole
+from ..wall.files import write_file
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import student_model
-from .batches import STEPS_A_CHAPTER, Lesson, Pool, Steps, StudentData
+from .batches import STEPS_A_CHAPTER, Lesson, Pool, StudentData
 from .events import numbers, write_events
 from .module import STUDENT_MODULES
 from .round_files import EVENTS
@@ -81,8 +80,7 @@ def train(
     student = STUDENT_MODULES[pool.labels.kind](config, network, pool, seed, depths)
     last = run_dir / "checkpoints" / f"{_checkpoint(lesson.chances)}.ckpt"
     _forget_damaged(last, say)
-    batches = partial(Steps, lesson, config, seed)
-    data = StudentData(batches, config.steps, test if test and len(test[0]) else None)
+    data = StudentData(lesson, config, seed, test if test and len(test[0]) else None)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
         hide_remarks()
         heard = [*loggers, *loggers_of(config.logger, run_dir)]
@@ -134,16 +132,11 @@ class WholeCheckpoints(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with whole(Path(path)) as file:
-            file.write(content.getbuffer())
+        write_file(Path(path), content.getvalue())
 
 
 def _trainer(
-    config: StudentConfig,
-    last: Path,
-    progress: TaskProgress,
-    meeting: Path,
-    loggers: list[Logger],
+    config: StudentConfig, last: Path, progress: TaskProgress, meeting: Path, loggers: list[Logger]
 ) -> pl.Trainer:
     """A trainer whose checkpoint is ``last``; ``meeting``: as for ``SpawnedDevices``."""
     checkpoints = ModelCheckpoint(

@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 
 from .errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from .files import whole
+from .files import write_file
 from .matrices import Matrix, NoisyCounts
 from .messages import Answers, ExtractorSpec, Queries, join_answers
 from .progress import Progress, no_progress
@@ -90,7 +90,6 @@ class RemoteTeacher:
         self._http.close()
 
     def use_extractor(self, spec: ExtractorSpec) -> None:
-        """Use this extractor for later answers."""
         self._spec = spec
         path = f"extractors/{spec.sha256()}"
         self._job(lambda: self._send("PUT", path, encode_extractor(spec)), "sending features", dict)
@@ -123,16 +122,10 @@ class RemoteTeacher:
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger to ``path``, complete or not at all."""
-        content = self._send("GET", "ledger").content
-        with whole(path) as file:
-            file.write(content)
+        write_file(path, self._send("GET", "ledger").content)
 
     def _ask(
-        self,
-        path: str,
-        arrays: Mapping[str, np.ndarray],
-        slot: int,
-        form: Callable[[Any, int], T],
+        self, path: str, arrays: Mapping[str, np.ndarray], slot: int, form: Callable[[Any, int], T]
     ) -> T:
         if self._spec is None:
             raise InvalidInput("extractor", "set by use_extractor before the first query", None)

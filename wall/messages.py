@@ -171,6 +171,11 @@ class ExtractorSpec:
         name = self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
         return name.removeprefix(BESIDE).removeprefix(MIRRORED).partition(AT)[0]
 
+    @property
+    def plain(self) -> "ExtractorSpec":
+        """The spec without what follows its features: others with the same one share these."""
+        return replace(self, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"")
+
     def with_mirror(self) -> "ExtractorSpec":
         """Networks side by side, with means over an image and its mirror image."""
         return replace(self, backbone=BESIDE + MIRRORED + self.backbone.removeprefix(BESIDE))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +124,19 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         raise InvalidInput("backbone", rule, name)
     network = NETWORKS[name](input_shape, num_classes)
     return network.to(memory_format=torch.channels_last)
+
+
+def to_onnx(
+    module: nn.Module, rows: torch.Tensor, output: str, **options: Any
+) -> torch.onnx.ONNXProgram:
+    """A module of ``inputs`` like ``rows`` as an ONNX graph. Raises torch's OnnxExporterError."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its remarks
+    options |= {"input_names": ["inputs"], "output_names": [output]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, (rows,), dynamo=True, verbose=False, **options)
+    assert program is not None
+    return program
 
 
 def to_safetensors(module: nn.Module) -> bytes:
@@ -366,16 +381,9 @@ def efficientnet_lite(name: str, input_shape: tuple[int, ...], num_classes: int)
     if name != model:
         blocks = list(network.trunk.get_submodule("network.network.blocks").children())
         center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
-    return ExtractorSpec(
-        backbone=name,
-        input_shape=input_shape,
-        num_classes=num_classes,
-        weights=to_safetensors(network),
-        mean=(MIDDLE,) * input_shape[2],
-        std=(SPREAD,) * input_shape[2],
-        center=center,
-        scale=UNIT * math.sqrt(len(center)),
-    )
+    mean, std = ((value,) * input_shape[2] for value in (MIDDLE, SPREAD))
+    weights, scale = to_safetensors(network), UNIT * math.sqrt(len(center))
+    return ExtractorSpec(name, input_shape, num_classes, weights, mean, std, center, scale)
 
 
 def without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
@@ -413,16 +421,9 @@ def timm_model(
     mean, std = published.mean, published.std
     if input_shape[2] != 3:  # the network sees grey images as colour
         mean, std = ((sum(values) / 3,) * input_shape[2] for values in (mean, std))
-    scale = UNIT * math.sqrt(network.head.in_features)
-    return ExtractorSpec(
-        backbone=PRETRAINED + name,
-        input_shape=input_shape,
-        num_classes=num_classes,
-        weights=to_safetensors(network),
-        mean=mean,
-        std=std,
-        scale=scale,
-    )
+    content, scale = to_safetensors(network), UNIT * math.sqrt(network.head.in_features)
+    backbone = PRETRAINED + name
+    return ExtractorSpec(backbone, input_shape, num_classes, content, mean, std, scale=scale)
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

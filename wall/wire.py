@@ -50,7 +50,13 @@ def decode(
     """
     if media != SAFETENSORS:
         raise InvalidInput("content-type", SAFETENSORS, media)
-    arrays = _safetensors(body)
+    if len(body) < 8 or int.from_bytes(body[:8], "little") > min(MAX_HEADER, len(body) - 8):
+        rule = f"safetensors with a header of at most {MAX_HEADER} bytes"
+        raise InvalidInput("body", rule, f"{len(body)} other bytes")
+    try:  # the library refuses offsets that are not the shapes' sizes or do not cover the bytes
+        arrays = safetensors.numpy.load(body)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise InvalidInput("body", "safetensors", "something else") from error
     if not set(names) <= set(arrays) <= {*names, *optional}:
         rule = f"exactly the arrays {', '.join(names)}"
         raise InvalidInput("body", rule, f"{len(arrays)} arrays of other names")
@@ -61,16 +67,6 @@ def decode(
         if len(array) > max_rows:
             raise InvalidInput(name, f"at most {max_rows} rows", len(array))
     return arrays
-
-
-def _safetensors(body: bytes) -> dict[str, np.ndarray]:
-    if len(body) < 8 or int.from_bytes(body[:8], "little") > min(MAX_HEADER, len(body) - 8):
-        rule = f"safetensors with a header of at most {MAX_HEADER} bytes"
-        raise InvalidInput("body", rule, f"{len(body)} other bytes")
-    try:  # the library refuses offsets that are not the shapes' sizes or do not cover the bytes
-        return safetensors.numpy.load(body)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise InvalidInput("body", "safetensors", "something else") from error
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:
@@ -94,18 +90,12 @@ def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
         fields = json.loads(arrays["fields"].tobytes())
     except (ValueError, RecursionError) as error:
         raise InvalidInput("extractor.fields", "JSON", "something else") from error
-    landmarks = arrays[LANDMARKS].tobytes() if LANDMARKS in arrays else b""
-    weights, axes = (arrays[name].tobytes() for name in needed[1:])
-    return spec_from_fields(fields, weights, axes, landmarks)
+    content = {name: array.tobytes() for name, array in arrays.items() if name != "fields"}
+    return ExtractorSpec(**_checked(fields) | content)
 
 
-def spec_from_fields(
-    fields: object, weights: bytes, axes: bytes = b"", landmarks: bytes = b""
-) -> ExtractorSpec:
-    """An extractor of ``ExtractorSpec.public_fields`` without the hashes, and its arrays.
-
-    Raises InvalidInput for missing or unknown fields and for values of another type.
-    """
+def _checked(fields: Any) -> dict[str, Any]:
+    """An extractor's fields, lists as tuples. Raises InvalidInput for others, and other types."""
     if not isinstance(fields, dict) or {*fields} - {"radius"} != SPEC_FIELDS:
         rule = f"an object with {', '.join(sorted(SPEC_FIELDS))}"
         raise InvalidInput("extractor.fields", rule, "something else")
@@ -118,19 +108,13 @@ def spec_from_fields(
     if not all(type(size) is int and 0 < size < 1 << 20 for size in sizes):
         name = "extractor.input_shape, num_classes"
         raise InvalidInput(name, "positive sizes below 2^20", "something else")
-    numbers = [
-        *lists["mean"],
-        *lists["std"],
-        *lists["center"],
-        fields["scale"],
-        fields.get("radius", 0.0),
-    ]
+    numbers = [number for name in SPEC_LISTS[1:] for number in lists[name]]
+    numbers += [fields["scale"], fields.get("radius", 0.0)]
     if not all(type(number) in (int, float) and abs(number) < 1e30 for number in numbers):
         raise InvalidInput(
             "extractor.mean, std, center, scale, radius", "finite numbers", "something else"
         )
-    tuples = {name: tuple(values) for name, values in lists.items()}
-    return ExtractorSpec(**{**fields, **tuples}, weights=weights, axes=axes, landmarks=landmarks)
+    return fields | {name: tuple(values) for name, values in lists.items()}
 
 
 def result_to_json(result: Answers | NoisyCounts) -> dict[str, object]:

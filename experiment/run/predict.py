@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...student.asking.ask import ask
-from ...student.asking.asking_round import AskingRound
+from ...student.asking.asking_features import AskingRound
 from ...student.asking.boosted import boosted
 from ...student.asking.features import (
     PublicFeatures,

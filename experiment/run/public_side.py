@@ -43,7 +43,6 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
         first=extractor,
         features=PublicFeatures(settings, rows, console.progress, trees),
         learned=learned,
-        trees=trees,
     )
 
 

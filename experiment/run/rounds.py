@@ -11,8 +11,13 @@ from datetime import UTC, datetime
 import numpy as np
 
 from ...student.asking.ask import Asked, ask, public_alone
-from ...student.asking.asking_features import choose_features, estimates, features_of, kept_round
-from ...student.asking.asking_round import AskingRound
+from ...student.asking.asking_features import (
+    AskingRound,
+    choose_features,
+    estimates,
+    features_of,
+    kept_round,
+)
 from ...student.asking.estimates import best_round
 from ...student.asking.features import digest
 from ...student.asking.public_rows import PublicRows
@@ -111,7 +116,7 @@ def _next_result(
     teacher.export(folder.ledger)
     try:
         with console.timed(f"round {planned.number}: training"):
-            learned = learn(public, planned, asked, results, folder, console)
+            learned = learn(public, current, asked, console)
     except LabelwallError as error:
         if lost := lost_line(folder.ledger_state().lost()):
             raise LabelwallError(f"{error} ({lost})") from error

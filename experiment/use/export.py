@@ -11,9 +11,8 @@ from torch import nn
 
 from ...student.student_model import Preprocessed, StudentInfo, StudentModel, pack
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.graphs import to_onnx
 from ...wall.messages import canonical_json
-from ...wall.networks import TIMM
+from ...wall.networks import TIMM, to_onnx
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
 from ..data import LABELS
 from ..report.report import card, read_run

@@ -12,8 +12,7 @@ from ...wall.questions import CellsForm, SumsForm
 from ..results import UNKNOWN, Estimate
 from .ask_cells import ask_cells
 from .ask_sums import ask_sums
-from .asking_features import AskingFeatures, choose_features, last_classifier
-from .asking_round import AskingRound
+from .asking_features import AskingFeatures, AskingRound, choose_features, last_classifier
 from .counted_axes import on_counted_axes
 from .estimates import DRAWN, FOREIGN
 from .matrix_round import MatrixRound

@@ -1,17 +1,47 @@
-"""The features that a round asks with, which follow from the plan and from earlier results."""
+"""A round that is to be asked, and its features, which follow from the plan and earlier results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
-from ...wall.questions import QueryForm
+from ...wall.questions import QueryForm, Round
 from ..results import Estimate, RoundResult
-from ..round_files import CLASSIFIER, FEATURES, RoundFiles
-from .asking_round import AskingRound
+from ..round_files import CLASSIFIER, COUNTED, FEATURES, RoundFiles
 from .estimates import best_round
 from .features import extractor_of_round, whitened
 from .public_rows import PublicRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskingRound:
+    """A ``planned`` round. ``results``: of all earlier rounds.
+
+    Public rows are the same for all rounds of a run, so they stand beside it.
+    """
+
+    planned: Round
+    results: Sequence[RoundResult]
+    folder: RoundFiles
+
+    @property
+    def path(self) -> Path:
+        return self.folder.round(self.planned.number)
+
+    @property
+    def counted(self) -> str:
+        """The file, in the run's folder, of features on as many axes as a first count says."""
+        return f"round_{self.planned.number}/{COUNTED}"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the round asks for sums as the one before it, by the same features.
+
+        Its classifier is then averaged with the earlier one. The features are the same if no
+        student was trained in between.
+        """
+        return self.planned.as_before and not self.results[-1].taught
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +107,7 @@ def features_as_asked(
     plain = _plain_features(public, current)
     if others is not None:
         plain = AskingFeatures(spec=others, file="", of=0)
-
-    def build() -> ExtractorSpec:
-        return extractor_of_round(plain.spec, form, public.features.plain)
-
+    build = partial(extractor_of_round, plain.spec, form, public.features.plain)
     return AskingFeatures(spec=current.folder.features(file, build), file=file, of=plain.of)
 
 
@@ -109,8 +136,5 @@ def _plain_features(public: PublicRows, current: AskingRound) -> AskingFeatures:
     count = public.settings.whiten
     if not count:
         return AskingFeatures(spec=public.first, file="", of=0)
-
-    def build() -> ExtractorSpec:
-        return whitened(public.first, count, public.features.plain)
-
+    build = partial(whitened, public.first, count, public.features.plain)
     return AskingFeatures(spec=folder.features(FEATURES, build), file=FEATURES, of=0)

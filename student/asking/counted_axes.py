@@ -12,8 +12,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.questions import Round, SumsForm
 from ..linear.measure import carried_axes
 from ..public_settings import CountedPlan, PublicSide, can_count
-from .asking_features import AskingFeatures, features_as_asked
-from .asking_round import AskingRound
+from .asking_features import AskingFeatures, AskingRound, features_as_asked
 from .features import axes_a_row, first_extractor
 from .matrix_round import Count
 from .public_rows import PublicRows
@@ -61,11 +60,7 @@ def on_counted_axes(
 
 
 def plan_by_count(
-    count: Count,
-    planned: Round,
-    extractor: ExtractorSpec,
-    plain: np.ndarray,
-    settings: PublicSide,
+    count: Count, planned: Round, extractor: ExtractorSpec, plain: np.ndarray, settings: PublicSide
 ) -> CountedPlan | None:
     """What suits the records, if a first sum speaks against the guess of them.
 

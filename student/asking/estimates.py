@@ -76,22 +76,14 @@ def by_probabilities(sure: np.ndarray, range_: tuple[float, float]) -> Estimate:
     return Estimate(right=share, error=error, by=PROBABILITIES, why=why)
 
 
-def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
-    """The variance of a regression's values over so many public rows, in half ranges squared.
-
-    ``deviation``: of the noise on ``explained``.
-    """
-    error = math.hypot(deviation, explained * math.sqrt(2 / rows))
-    return Estimate(right=explained, error=error, by=MOMENTS)
-
-
 def by_model(model: LinearModel, form: SumsForm, features: np.ndarray) -> Estimate:
     """The estimate of a linear model's labels of these PUBLIC ``features``, int8 [n, d]."""
     if not model.some_records:
         return NOTHING_KNOWN
     if model.explained is not None:
-        explained, deviation = model.explained
-        return by_moments(explained, deviation, min(len(features), MAX_ROWS))
+        explained, deviation = model.explained  # deviation of the noise on it
+        chance = explained * math.sqrt(2 / min(len(features), MAX_ROWS))
+        return Estimate(right=explained, error=math.hypot(deviation, chance), by=MOMENTS)
     predicted, doubt = model.says(features), model.doubt
     sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
     span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from ...wall.computing import Computing
 from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput
 from ...wall.feature_maps import MAPS, FeatureMap
-from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
+from ...wall.features.embedder import RAW_UNIT, Embedder, quantised, unit_length
 from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
@@ -36,19 +36,12 @@ KEPT = 8  # two kinds of rows by two networks, and the axes of both
 STORED = 16  # of them in the user's cache
 
 
-def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int8 [n, d], bool [n]) of plain features of PUBLIC rows, or of a box's rows: ``embed``'s."""
-    box = spec.backbone == "box"
-    return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
-
-
 V = TypeVar("V")
 _kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
 
 
-def _once(compute: Callable[[], V], rows: np.ndarray, *further: object) -> V:
-    """The result of ``compute`` for PUBLIC rows, which stays for a run."""
-    name = digest(rows, *further)
+def _once(name: str, compute: Callable[[], V]) -> V:
+    """The result of ``compute`` for PUBLIC rows with that digest, which stays for a run."""
     value: V = _kept.pop(name) if name in _kept else compute()
     _kept[name] = value
     for oldest in [*_kept][:-KEPT]:
@@ -69,17 +62,14 @@ def plain_features(
 
     A network's features of images stay in the user's cache for other runs.
     """
-    network = replace(spec, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"").sha256()
+    name = digest(rows, spec.plain.sha256(), computing.device)
 
     def compute() -> np.ndarray:
         embedder = Embedder(spec, workers=computing.workers, device=computing.device)
         return embedder.features(rows, progress)
 
-    def stored() -> np.ndarray:
-        return _stored(digest(rows, network, computing.device), compute)
-
     images = spec.weights and rows.ndim == 4
-    return _once(stored if images else compute, rows, network, computing.device)
+    return _once(name, partial(_stored, name, compute) if images else compute)
 
 
 def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
@@ -99,29 +89,25 @@ def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
     return features
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PublicFeatures:
     """Plain and quantised features of ``rows`` by name; "public" are a run's public ones, of whose
     labels ``trees`` are.
     """
 
-    def __init__(
-        self,
-        computing: Computing,
-        rows: Mapping[str, np.ndarray],
-        progress: Progress,
-        trees: Boosted | None = None,
-    ) -> None:
-        self._computing, self.rows, self._progress = computing, rows, progress
-        self._trees = trees
+    computing: Computing
+    rows: Mapping[str, np.ndarray]
+    progress: Progress
+    trees: Boosted | None = None
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """float [n, d]: features before they are centred. No tree has seen the public row that it
         is asked about.
         """
-        if spec.backbone == TREES and rows == "public" and self._trees is not None:
-            return self._trees.beside(self.rows[rows])
-        progress = partial(self._progress, f"features of {rows} rows")
-        return plain_features(self._computing, spec, self.rows[rows], progress)
+        if spec.backbone == TREES and rows == "public" and self.trees is not None:
+            return self.trees.beside(self.rows[rows])
+        progress = partial(self.progress, f"features of {rows} rows")
+        return plain_features(self.computing, spec, self.rows[rows], progress)
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""
@@ -137,10 +123,7 @@ Plain = Callable[[ExtractorSpec], np.ndarray]
 
 
 def first_extractor(
-    first: FirstFeatures,
-    task: Task,
-    rows: np.ndarray | None = None,
-    trees: Boosted | None = None,
+    first: FirstFeatures, task: Task, rows: np.ndarray | None = None, trees: Boosted | None = None
 ) -> ExtractorSpec:
     """The features of the first round, before they are whitened.
 
@@ -298,7 +281,7 @@ def principal_axes(
     largest entry is MAX_AXIS. They are fewer than ``kept`` if the rows spread in fewer
     directions. Rows that are not finite are left out.
     """
-    mean, spreads, directions = _once(partial(_spread, features), features, "spread")
+    mean, spreads, directions = _once(digest(features, "spread"), partial(_spread, features))
     kept = min(kept, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum()))
     if not kept:
         return mean, np.zeros((features.shape[1], 0), dtype=np.int16)

@@ -9,7 +9,6 @@ from ...wall.features.embedder import unit_length
 from ...wall.messages import ExtractorSpec
 from ..linear.labelled import PublicLabels, labelled
 from ..public_settings import PublicSide
-from .boosted import Boosted
 from .features import PublicFeatures
 
 MIN_LABELLED = 100  # rows that tell how frequent classes are
@@ -31,7 +30,7 @@ class PublicRows:
 
     ``first``: features of the first round, before they are whitened. ``learned``: labels of public
     rows that are learned beside the released ones, int64 [n], -1 elsewhere; None if labels of
-    public rows serve metrics alone. ``trees``: of these labels; None if they tell too little.
+    public rows serve metrics alone.
     """
 
     settings: PublicSide
@@ -40,7 +39,6 @@ class PublicRows:
     first: ExtractorSpec
     features: PublicFeatures
     learned: np.ndarray | None = None
-    trees: Boosted | None = None
 
     @property
     def class_shares(self) -> np.ndarray | None:
@@ -74,7 +72,7 @@ class PublicRows:
         """
         if self.learned is None or (regression := self.labelled(extractor)) is None:
             return None
-        if self.trees is not None and self.trees.right > regression.right:
-            return "boosted trees", self.trees.right
+        if (trees := self.features.trees) is not None and trees.right > regression.right:
+            return "boosted trees", trees.right
         name = "ridge" if self.task.labels.kind == "value" else "logistic"
         return f"{name} regression on {extractor.backbone} features", regression.right

@@ -12,9 +12,9 @@ from .tuning import LOGIT_NOISE, MAX_RATE, MOMENTUM
 MAX_ENTRIES = 10_000_000  # of the probabilities that a path's PUBLIC rows have at all its steps
 
 
-@dataclass(frozen=True)
-class StepSchedule:
-    """Lengths of so many ``steps``, and which of them count.
+def rate(steps: int, deviation: float) -> float:
+    """Factor of a gradient whose entries have noise of that ``deviation``, in a descent of so many
+    steps.
 
     A step is as long as its noise allows: if no later step took any of it back, the noise of all
     steps together would move a logit of an input of length 1 by LOGIT_NOISE deviations at the end,
@@ -22,19 +22,7 @@ class StepSchedule:
     residuals keep their length until most labels are right, so that longer steps only make the
     weights longer.
     """
-
-    steps: int
-
-    def rate(self, deviation: float) -> float:
-        """Factor of a gradient whose entries have noise of that ``deviation``."""
-        return min(LOGIT_NOISE * (1 - MOMENTUM) / (math.sqrt(self.steps) * deviation), MAX_RATE)
-
-    def forgets(self, step: int) -> bool:
-        """Whether no step before this one, from 0, counts: the later half does.
-
-        The first step, at weights of 0, counts if there is no other.
-        """
-        return 2 * step < max(self.steps - 1, 3)
+    return min(LOGIT_NOISE * (1 - MOMENTUM) / (math.sqrt(steps) * deviation), MAX_RATE)
 
 
 @dataclass
@@ -73,15 +61,6 @@ class Path:
     deviation: float
     inputs: np.ndarray = field(repr=False)
 
-    @property
-    def noise(self) -> float:
-        """Expected squared length of the noise in ``gradient``."""
-        return self.deviation**2 * self.gradient.size
-
-    def missed(self, residuals: np.ndarray) -> np.ndarray:
-        """Gradient of public rows that have these ``residuals``, [n, c], less the records'."""
-        return np.asarray(self.inputs.T @ residuals / len(residuals) - self.gradient)
-
 
 def descend(
     measure: Measurements, inputs: np.ndarray, how: FitSettings, start: np.ndarray | None = None
@@ -91,7 +70,7 @@ def descend(
     The first sum, at weights of 0, counts records and classes. With a ``start``, float64 [d + 1,
     c], the descent begins there after it. ``inputs``: of PUBLIC rows, float64 [n, d + 1].
     """
-    schedule, zeros = StepSchedule(how.steps), np.zeros((inputs.shape[1], how.outputs))
+    zeros = np.zeros((inputs.shape[1], how.outputs))
     largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
     moving = Momentum(weights=zeros, velocity=zeros, largest=largest)
     first: Gradient | None = None
@@ -108,8 +87,9 @@ def descend(
         gradient = measured.mean
         if how.labels == "class":  # residuals of classes add up to 0
             gradient = gradient - gradient.mean(axis=1, keepdims=True)
-        moving.follow(gradient, schedule.rate(measured.deviation))
-        if schedule.forgets(step):
+        moving.follow(gradient, rate(how.steps, measured.deviation))
+        # The later half counts; the first step, at weights of 0, if there is no other
+        if 2 * step < max(how.steps - 1, 3):
             asked, gradients, weights = [], [], []
         asked.append(measured)
         gradients.append(gradient)

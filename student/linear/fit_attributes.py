@@ -1,11 +1,9 @@
 """One logistic regression an attribute, from noisy sums: post-processing, free."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.special import expit
 
-from .descent import Path, descend
+from .descent import descend
 from .fitted import Fitted, best_factor
 from .measure import FitSettings, Measurements
 from .moments import clipping_factor
@@ -23,41 +21,29 @@ def attribute_weights(measure: Measurements, inputs: np.ndarray, how: FitSetting
         return None
     steps = [(step.weights, step.clip * np.sqrt(how.outputs)) for step in path.asked]
     said = [(expit(path.inputs @ weights), clip) for weights, clip in steps]
-    misses = _Misses(path=path, logits=path.inputs @ path.average, said=said)
-    common = best_factor(lambda factor: float(misses.squares(factor, factor).sum())).x
-    factors = []
-    for attribute in range(how.outputs):
+    logits = path.inputs @ path.average
 
-        def missed(factor: float, attribute: int = attribute) -> float:
-            return float(misses.squares(factor, common)[:, attribute].sum())
-
-        factors.append(best_factor(missed).x)
-    return Fitted(weights=np.asarray(path.average * factors))
-
-
-@dataclass(frozen=True)
-class _Misses:
-    """Gradients that PUBLIC rows would have, less the records'.
-
-    ``logits``: of the public rows, float64 [n, c]; ``said``: at each step the probabilities of the
-    rows' attributes, float64 [n, c], and what residuals were clipped to.
-    """
-
-    path: Path
-    logits: np.ndarray
-    said: list[tuple[np.ndarray, float]]
-
-    def squares(self, factor: float, others: float) -> np.ndarray:
-        """Squared misses, float64 [d + 1, c], if logits times ``factor`` are true.
-
-        Logits times ``others`` tell the lengths of the other attributes' residuals.
+    def misses(factor: float, others: float) -> np.ndarray:
+        """Squares, [d + 1, c], of what PUBLIC rows' gradients miss if logits times ``factor`` are
+        true. Logits times ``others`` tell the lengths of the other attributes' residuals.
         """
-        likely, usual = expit(factor * self.logits), expit(others * self.logits)
+        likely, usual = expit(factor * logits), expit(others * logits)
         residuals = np.zeros_like(likely)
-        for p, clip in self.said:
+        for p, clip in said:
             expected = p * p * (1 - usual) + (1 - p) ** 2 * usual
             rest = expected.sum(axis=1, keepdims=True) - expected
             absent = clipping_factor(rest + p * p, clip)
             present = clipping_factor(rest + (1 - p) ** 2, clip)
             residuals += absent * p * (1 - likely) - present * (1 - p) * likely
-        return self.path.missed(residuals / len(self.said)) ** 2
+        gradient = path.inputs.T @ (residuals / len(said)) / len(likely)
+        return np.asarray((gradient - path.gradient) ** 2)
+
+    common = best_factor(lambda factor: float(misses(factor, factor).sum())).x
+    factors = []
+    for attribute in range(how.outputs):
+
+        def missed(factor: float, attribute: int = attribute) -> float:
+            return float(misses(factor, common)[:, attribute].sum())
+
+        factors.append(best_factor(missed).x)
+    return Fitted(weights=np.asarray(path.average * factors))

@@ -14,7 +14,7 @@ from .fit_values import value_weights
 from .fitted import CERTAIN, Doubt, Fitted
 from .labelled import Labelled, PublicLabels, better
 from .labelled_values import LabelledValues, with_values
-from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, with_bias
+from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, unit_inputs, with_bias
 from .moments import class_probabilities
 from .shares import Shares, favour_alike
 from .stored import StoredFit, to_bytes
@@ -121,7 +121,7 @@ def fit(
     earlier ones. Then steps begin at its weights, since the same sums would only be read again. If
     a cap ends the steps early, the fit takes the sums that were answered; None if none was.
     """
-    measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
+    measure, inputs = Measurements(ask, how), unit_inputs(public[:MAX_ROWS], how.length)
     if how.labels == "value":
         fitted = value_weights(measure, inputs, how)
     elif how.labels == "class":

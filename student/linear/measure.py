@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -55,10 +56,6 @@ class FitSettings:
         """Length of an integer input, the bias's included."""
         return float(np.hypot(self.length, bias(self.length)))
 
-    def inputs(self, features: np.ndarray) -> np.ndarray:
-        """Inputs of length 1, float64 [n, d + 1], of rows int8 [n, d]."""
-        return unit_inputs(features, self.length)
-
 
 @dataclass(frozen=True)
 class Gradient:
@@ -104,16 +101,14 @@ class Measurements:
         unit = residual_unit(sent, how.clip, how.length, how.labels)
         total, first = how.gain * unit * max(MIN_RECORDS, records) * how.unit, not sent.any()
         if first:
-            total *= self._longest(how.clip) / self._longest(np.inf)
+            longest = partial(longest_residual, how.labels, how.outputs, first=True)
+            total *= longest(how.clip) / longest(np.inf)
         return Gradient(
             weights=sent / 2.0**FRACTION * how.unit,
             mean=noisy[:-1].reshape(sent.shape) / total,
             deviation=how.noise_multiplier * SENSITIVITY / total,
             clip=np.inf if first else how.clip,
         )
-
-    def _longest(self, clip: float) -> float:
-        return longest_residual(self._settings.labels, self._settings.outputs, clip, first=True)
 
     @property
     def count_noise(self) -> float:

@@ -61,7 +61,6 @@ class Moment:
 
 
 def class_probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax of each row."""
     return np.asarray(softmax(logits, axis=1))
 
 

@@ -43,16 +43,12 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
         tensors["trunk.2.radius"] = np.array([extractor.radius / largest], dtype=np.float32)
     channels = extractor.input_shape[-1]
     return replace(
-        extractor,
+        extractor.plain,
         mean=(0.0,) * channels if hog else extractor.mean,
         std=(1.0,) * channels if hog else extractor.std,
         backbone=RELEASED + ("linear" if raw else extractor.backbone),
         num_classes=weights.shape[1],
         weights=safetensors.numpy.save(tensors),
-        center=(),
-        axes=b"",
-        radius=0.0,
-        scale=1.0,
     )
 
 

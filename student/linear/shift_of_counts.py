@@ -13,9 +13,14 @@ import torch
 
 from .moments import minimised
 from .shares import Misfit, Shares
-from .tuning import FITS_OF_SHARES, PRIOR_BY_COUNTS, WINNING_VOTES, ForeignByCounts
-
-LIMITS = ForeignByCounts()
+from .tuning import (
+    FITS_OF_SHARES,
+    FOREIGN_CHANCE,
+    FOREIGN_OF_COUNTED_SHIFT,
+    FOREIGN_UNEXPLAINED,
+    PRIOR_BY_COUNTS,
+    WINNING_VOTES,
+)
 
 
 def compared(votes: np.ndarray, noise: float, ballots: np.ndarray) -> tuple[np.ndarray, Shares]:
@@ -107,7 +112,7 @@ class _Cells:
         return best, fit
 
 
-def is_foreign(misfit: Misfit, unexplained: float, limits: ForeignByCounts = LIMITS) -> bool:
+def is_foreign(misfit: Misfit, unexplained: float) -> bool:
     """Whether public rows are of another source than the records.
 
     They are if all three hold: the misfit is 2.5 times chance; more than half of the ballots is
@@ -115,10 +120,10 @@ def is_foreign(misfit: Misfit, unexplained: float, limits: ForeignByCounts = LIM
     all ballots are unexplained.
     """
     return (
-        misfit.times_chance > limits.times_chance
-        and unexplained > limits.unexplained
+        misfit.times_chance > FOREIGN_CHANCE
+        and unexplained > FOREIGN_UNEXPLAINED
         and (
-            misfit.residual > limits.of_shift * misfit.to_explain
-            or unexplained > 2 * limits.unexplained
+            misfit.residual > FOREIGN_OF_COUNTED_SHIFT * misfit.to_explain
+            or unexplained > 2 * FOREIGN_UNEXPLAINED
         )
     )

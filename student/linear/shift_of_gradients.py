@@ -20,12 +20,12 @@ from .moments import Moment, minimised
 from .shares import TINY, Misfit, Shares, log
 from .tuning import (
     FITS_OF_SHARES,
+    FOREIGN_DEVIATIONS,
+    FOREIGN_OF_SHIFT,
+    FOREIGN_OF_SIGNAL,
     PRIOR_BY_GRADIENTS,
     TOTALS_OF_SHIFT,
-    ForeignByGradients,
 )
-
-LIMITS = ForeignByGradients()
 
 
 def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, Shares]:
@@ -147,14 +147,14 @@ def signal(moments: Sequence[Moment], precisions: Sequence[torch.Tensor]) -> flo
     return sum(float((precision * moment.gradient**2).sum()) for moment, precision in pairs)
 
 
-def is_foreign(misfit: Misfit, signal: float, limits: ForeignByGradients = LIMITS) -> bool:
+def is_foreign(misfit: Misfit, signal: float) -> bool:
     """Whether public rows are of another source than the records.
 
     They are if all three hold: the residual is 4.5 deviations above chance; it is 33% of the
     gradients' ``signal`` beside chance; it is 72% of what a shift of the shares had to explain.
     """
     return (
-        misfit.residual > limits.deviations * math.sqrt(2 * misfit.chance)
-        and misfit.residual > limits.of_signal * signal
-        and misfit.residual > limits.of_shift * misfit.to_explain
+        misfit.residual > FOREIGN_DEVIATIONS * math.sqrt(2 * misfit.chance)
+        and misfit.residual > FOREIGN_OF_SIGNAL * signal
+        and misfit.residual > FOREIGN_OF_SHIFT * misfit.to_explain
     )

@@ -5,8 +5,6 @@ changed, and the commit that set it. "Not recorded" says that nobody wrote it do
 and of solvers are not tuned: they stay in the files that use them.
 """
 
-from dataclasses import dataclass
-
 # --- Descent along noisy gradients (descent.py)
 
 # Deviations by which the noise of all steps would move a logit, if no step took any of it back.
@@ -17,7 +15,7 @@ MOMENTUM = 0.8
 # Longest step, if there is hardly any noise. Tried: not recorded (d84d9843).
 MAX_RATE = 10_000.0
 
-# --- Refinement by Gaussian classes (classes.py)
+# --- Refinement by Gaussian classes (fit_classes.py)
 
 # Moves towards Gaussian classes, at most. Images and texts, 4,000 records, epsilon 0.02 to 0.3. At
 # 0.05 and 0.1 images gain 2 to 11 points and texts lose 0.3 to 0.8. Six moves, each the whole way,
@@ -57,7 +55,7 @@ MANY_STEPS = {"class": 10, "value": 4}
 # (3ba1e58f).
 SURE_COUNT = 2.0
 
-# --- Labels of public rows (neighbours.py, model.py, virtual_rows.py)
+# --- Labels of public rows (neighbours.py, labelled.py, learning.py)
 
 # Nearest public rows whose mean counts in a prediction. Two sets of images, texts and characters.
 # Tried: not recorded (feca7d3f).
@@ -105,37 +103,15 @@ FITS_OF_SHARES = 2
 # to 160 cells. Tried: not recorded (2c6345f3).
 WINNING_VOTES = 4.0
 
-
-@dataclass(frozen=True)
-class ForeignByGradients:
-    """Limits beyond which gradients say that public rows are foreign; all three must be passed.
-
-    They were chosen on 15 tables, texts, MNIST and photographs, epsilon 0.1 to 3 (2a3dc31b). A
-    student of another scanner's digits had 44% right; the released classifier, which is the student
-    of foreign rows, has 94%. A model that is not quite right misses by many times chance, but by a
-    small part of the signal.
-
-    The residual counts in ``deviations`` above chance, as its share ``of_signal``, which gradients
-    tell beside chance, and ``of_shift``, of what a shift had to explain.
-    """
-
-    deviations: float = 4.5
-    of_signal: float = 0.33
-    of_shift: float = 0.72
-
-
-@dataclass(frozen=True)
-class ForeignByCounts:
-    """Limits beyond which counts say that public rows are foreign; all three must be passed.
-
-    They were chosen on MNIST's HOG with 10 to 160 cells: 1,800 and 400 alike rows, classes that are
-    rare or lacking on one side, and digits of another scanner (2c6345f3, 2a3dc31b).
-
-    ``times_chance``: the misfit in multiples of what chance leaves; ``unexplained``: part of the
-    ballots that no shares explain, at most 0.4 of alike rows; ``of_shift``: the residual's share of
-    what a shift had to explain, or twice ``unexplained`` in its place.
-    """
-
-    times_chance: float = 2.5
-    unexplained: float = 0.5
-    of_shift: float = 0.33
+# Limits beyond which public rows are foreign; all three of a kind must be passed.
+# By gradients: the residual in deviations above chance, as its share of the signal, which gradients
+# tell beside chance, and as that of what a shift had to explain. Chosen on 15 tables, texts, MNIST
+# and photographs, epsilon 0.1 to 3 (2a3dc31b). A student of another scanner's digits had 44% right;
+# the released classifier, which is the student of foreign rows, has 94%. A model that is not quite
+# right misses by many times chance, but by a small part of the signal.
+FOREIGN_DEVIATIONS, FOREIGN_OF_SIGNAL, FOREIGN_OF_SHIFT = 4.5, 0.33, 0.72
+# By counts: the misfit in multiples of what chance leaves; the part of the ballots that no shares
+# explain, at most 0.4 of alike rows; the residual's share of what a shift had to explain, or twice
+# that part in its place. Chosen on MNIST's HOG with 10 to 160 cells: 1,800 and 400 alike rows,
+# classes that are rare or lacking on one side, and digits of another scanner (2c6345f3, 2a3dc31b).
+FOREIGN_CHANCE, FOREIGN_UNEXPLAINED, FOREIGN_OF_COUNTED_SHIFT = 2.5, 0.5, 0.33

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.features.embedder import VECTORS, Embedder, integers
+from ...wall.features.embedder import VECTORS, Embedder, quantised
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
@@ -60,8 +60,8 @@ class PlainFeatures:
         """``Embedder.embed`` of records' ``inputs``, which the ``digests`` name, row by row."""
         if embedder.spec.backbone in VECTORS or not digests:
             return embedder.embed(inputs, progress)
-        if self._plain != embedder.plain:
-            self._plain, self._rows, self._bytes = embedder.plain, {}, 0
+        if self._plain != embedder.spec.plain:
+            self._plain, self._rows, self._bytes = embedder.spec.plain, {}, 0
         missing = [row for row, digest in enumerate(digests) if digest not in self._rows]
         fresh = dict[bytes, np.ndarray]()
         if missing:
@@ -71,7 +71,7 @@ class PlainFeatures:
                 self._rows |= fresh
                 self._bytes += computed.nbytes
         known = self._rows | fresh if len(fresh) < len(digests) else fresh
-        return integers(embedder.spec, np.stack([known[digest] for digest in digests]))
+        return quantised(embedder.spec, np.stack([known[digest] for digest in digests]))
 
 
 class Embedding:

@@ -226,14 +226,14 @@ def _published(
     rows = PUBLISHED[config.source].private_rows(config)
 
     def read(block: slice) -> Ingested:
-        pixels, readable = rows.images(block, task.input_shape, progress)
+        images = rows.images(block, task.input_shape, progress)
         ids, persons = rows.ids[block], None
         if unit == "person":
             assert rows.persons is not None  # PrivateSide refuses other sets
             persons = codes_of(rows.persons[block])
             ids = row_ids(persons, ids)
-        faults = {UNREADABLE: ~readable}
-        return _judged(task, pixels, rows.labels[block], ids, faults, persons)
+        faults = {UNREADABLE: ~images.readable}
+        return _judged(task, images.pixels, rows.labels[block], ids, faults, persons)
 
     return len(rows.ids), read
 

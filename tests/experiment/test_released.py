@@ -12,9 +12,7 @@ from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import learning as training
 from labelwall.student.batches import Lesson
 from labelwall.student.learning import released
-from labelwall.student.linear import virtual_rows as virtual
 from labelwall.student.linear.neighbours import with_neighbours
-from labelwall.student.linear.virtual_rows import virtual_rows
 from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
@@ -105,7 +103,7 @@ Taught = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 def taught(folder: Path, monkeypatch) -> Taught:
     """(inputs, labels, probabilities) that the training has seen."""
     tiny.configure(caps=None, rounds=[{}])
-    monkeypatch.setattr(virtual, "VIRTUAL_ROWS", 500)
+    monkeypatch.setattr(training, "VIRTUAL_ROWS", 500)
     monkeypatch.setattr(training, "FEW_PUBLIC", 0)
     found: Taught = []
     learns = training.train
@@ -146,11 +144,11 @@ def test_other_students_see_the_public_rows_alone(taught: Taught, settings: str)
 
 def test_virtual_rows_are_public_ones_moved_by_parts_of_differences(monkeypatch) -> None:
     rows = np.array([[0.0, 5.0], [1.0, 5.0]], dtype=np.float32)
-    found = virtual_rows(rows, 3)
-    assert (found.shape, found.dtype) == ((virtual.VIRTUAL_ROWS, 2), np.float32)
+    found = training.virtual_rows(rows, 3)
+    assert (found.shape, found.dtype) == ((training.VIRTUAL_ROWS, 2), np.float32)
     assert (found[:, 1] == 5).all()
     assert (found[:, 0].min(), found[:, 0].max()) == pytest.approx((-1, 2), abs=0.01)
-    assert np.array_equal(found, virtual_rows(rows, 3))
-    assert not np.array_equal(found, virtual_rows(rows, 4))
-    monkeypatch.setattr(virtual, "MAX_ENTRIES", 100)
-    assert virtual_rows(rows, 3).shape == (50, 2)
+    assert np.array_equal(found, training.virtual_rows(rows, 3))
+    assert not np.array_equal(found, training.virtual_rows(rows, 4))
+    monkeypatch.setattr(training, "MAX_ENTRIES", 100)
+    assert training.virtual_rows(rows, 3).shape == (50, 2)

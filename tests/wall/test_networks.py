@@ -15,7 +15,7 @@ from torch import nn
 from labelwall.student.train import outputs
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.features.embedder import Embedder, integers
+from labelwall.wall.features.embedder import Embedder, quantised
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.preprocessing import Preprocessing
 from tests.pages import example
@@ -186,7 +186,7 @@ def test_features_are_integers_that_use_their_range(name, width):
     assert spec.sha256() == networks.efficientnet_lite(name, (32, 32, 3), 10).sha256()
     with torch.inference_mode():  # the form in which an embedder runs it takes seconds to build
         rows = networks.load(spec).features(Preprocessing(spec.mean, spec.std)(images)).numpy()
-    features, finite = integers(spec, rows)
+    features, finite = quantised(spec, rows)
     assert features.shape == (3, width)
     assert finite.all()
     assert 8 < np.sqrt((features.astype(float) ** 2).mean()) <= 16.5

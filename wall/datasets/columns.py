@@ -158,10 +158,6 @@ def with_cycles(days: np.ndarray, cycles: Sequence[str]) -> np.ndarray:
     return np.column_stack(columns)
 
 
-def _entries_of(cycles: Sequence[str]) -> int:
-    return with_cycles(np.zeros((1, 1)), cycles).shape[1]
-
-
 def cycles_of(days: np.ndarray, form: str) -> tuple[str, ...]:
     """The cycles of which dates of PUBLIC rows, float64 [n, 1], span two.
 
@@ -208,7 +204,8 @@ class Column:
         known &= all(map(math.isfinite, self.mean + self.deviation))
         if self.cycles:
             known = known and self.kind == "date" and CYCLES.keys() >= set(self.cycles)
-            known = known and self.entries_of_cells == _entries_of(self.cycles)
+            day = np.zeros((1, 1))
+            known = known and with_cycles(day, self.cycles).shape[1] == self.entries_of_cells
         if self.reach:
             known &= len(self.reach) == self.entries_of_cells
             known &= all(-math.inf < low <= high < math.inf for low, high in self.reach)
@@ -327,7 +324,6 @@ class Encoding:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -343,12 +339,10 @@ class Encoding:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Mean of each entry."""
         return tuple(value for column in self.columns for value in column.mean)
 
     @property
     def deviation(self) -> tuple[float, ...]:
-        """Deviation of each entry."""
         return tuple(value for column in self.columns for value in column.deviation)
 
     def within_reach(self, rows: np.ndarray) -> np.ndarray:

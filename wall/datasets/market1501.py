@@ -14,6 +14,7 @@ from ..errors import MissingData
 from ..label_kinds import pack
 from .data_config import DataConfig
 from .folders import list_files, stable_hash
+from .readers import Rows
 
 SHAPE = (128, 64, 3)  # of an image: height, width, channels
 # The file's columns, 1 for the first meaning and 2 for the other. Age has four values, which are
@@ -39,8 +40,8 @@ ATTRIBUTES = (*COLUMNS.values(), *AGES)
 NAME = re.compile(r"(\d{4})_c\d.*\.jpg")  # -1 and 0000 are no person of the data set
 
 
-def side(config: DataConfig, private: bool) -> tuple[Path, list[str], np.ndarray, list[str], int]:
-    """(folder, paths in it, packed attributes int64 [n], persons, how many are public) of a side.
+def side(config: DataConfig, private: bool) -> Rows:
+    """The PRIVATE side's rows, or the analyst's.
 
     The 751 persons of bounding_box_train are private. Of the 750 of bounding_box_test those whose
     number has an even hash are public, the others the test split: CVPR20 does not say which images
@@ -63,7 +64,14 @@ def side(config: DataConfig, private: bool) -> tuple[Path, list[str], np.ndarray
     paths = sorted(persons, key=lambda path: (not private and _tested(persons[path]), path))
     codes = np.array([known[persons[path]] for path in paths], dtype=np.int64)
     public = sum(not _tested(persons[path]) for path in paths)
-    return folder, paths, codes, [persons[path] for path in paths], public
+    return Rows(
+        inputs=np.array(paths),
+        labels=codes,
+        ids=np.array([stable_hash(path) for path in paths], dtype=np.int64),
+        public=public,
+        folder=folder,
+        persons=np.array([persons[path] for path in paths]),
+    )
 
 
 def _tested(person: str) -> bool:

@@ -128,8 +128,7 @@ def read_images(
     ``white``: as ``DataConfig.white``.
     """
     images = Images(
-        np.zeros((len(paths), *size, channels), dtype=np.uint8),
-        np.zeros(len(paths), dtype=bool),
+        np.zeros((len(paths), *size, channels), dtype=np.uint8), np.zeros(len(paths), dtype=bool)
     )
     from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
 
@@ -207,6 +206,41 @@ def _eight_bits(image: Image.Image, white: float) -> Image.Image:
         return image
     greys = np.nan_to_num(np.asarray(image, dtype=np.float32)).clip(0, white)
     return Image.fromarray((greys * 255 / white).astype(np.uint8))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rows:
+    """One side's rows of a published data set, whose images may still be files.
+
+    ``inputs``: uint8 [n, h, w, c], or names of files in ``folder``. ``labels``: int64 [n], codes of
+    the label space. ``ids``: int64 [n], positions in the published files, or hashes of their names.
+    ``public``: how many of the analyst's rows, the first, are no test rows. ``persons``: ids [n].
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+    public: int = 0
+    folder: Path | None = None
+    persons: np.ndarray | None = None  # where the set names them
+
+    @classmethod
+    def of(cls, inputs: np.ndarray, labels: np.ndarray, public: int = 0) -> "Rows":
+        """All rows of a file, in its order: most files can be read whole alone (SVHN: 1.9 GB)."""
+        ids = np.arange(len(labels), dtype=np.int64)
+        return cls(inputs=inputs, labels=labels.astype(np.int64), ids=ids, public=public)
+
+    def take(self, rows: np.ndarray, public: int = 0) -> "Rows":
+        known = ("inputs", "labels", "ids", "persons")
+        taken = {name: vars(self)[name][rows] for name in known if vars(self)[name] is not None}
+        return replace(self, **taken, public=public)
+
+    def images(self, part: slice, shape: tuple[int, ...], progress: TaskProgress) -> Images:
+        """A part of the rows, uint8 [n, *shape]."""
+        chosen = self.inputs[part]
+        if self.folder is None:
+            return Images(chosen, np.ones(len(chosen), dtype=bool))
+        return read_images(self.folder, chosen.tolist(), (shape[0], shape[1]), 3, progress)
 
 
 def describe(config: DataConfig) -> Task:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
 from . import arrays, market1501, readers, tables
 from .data_config import DataConfig, Labels, PublicData, Task
-from .folders import constant_order, stable_hash, walk
-from .readers import read_images
+from .folders import constant_order, walk
+from .readers import Rows
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
 MNIST_PUBLIC = 5_000
@@ -64,45 +64,6 @@ _FACES = (
 FACES_ATTRIBUTES = tuple(_FACES.split())
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Rows:
-    """One side's rows of a published data set, whose images may still be files.
-
-    ``inputs``: uint8 [n, h, w, c], or names of files in ``folder``. ``labels``: int64 [n], codes of
-    the label space. ``ids``: int64 [n], positions in the published files, or hashes of their names.
-    ``public``: how many of the analyst's rows, the first, are no test rows. ``persons``: ids [n].
-    """
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    ids: np.ndarray
-    public: int = 0
-    folder: Path | None = None
-    persons: np.ndarray | None = None  # where the set names them
-
-    @classmethod
-    def of(cls, inputs: np.ndarray, labels: np.ndarray, public: int = 0) -> "Rows":
-        """All rows of a file, in its order: most files can be read whole alone (SVHN: 1.9 GB)."""
-        ids = np.arange(len(labels), dtype=np.int64)
-        return cls(inputs=inputs, labels=labels.astype(np.int64), ids=ids, public=public)
-
-    def take(self, rows: np.ndarray, public: int = 0) -> "Rows":
-        """A selection of the rows."""
-        known = ("inputs", "labels", "ids", "persons")
-        taken = {name: vars(self)[name][rows] for name in known if vars(self)[name] is not None}
-        return replace(self, **taken, public=public)
-
-    def images(
-        self, part: slice, shape: tuple[int, ...], progress: TaskProgress
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(uint8 [n, *shape]; bool [n], whether an image can be read) of a part of the rows."""
-        chosen = self.inputs[part]
-        if self.folder is None:
-            return chosen, np.ones(len(chosen), dtype=bool)
-        images = read_images(self.folder, chosen.tolist(), (shape[0], shape[1]), 3, progress)
-        return images.pixels, images.readable
-
-
 @dataclass(frozen=True)
 class Published:
     """A benchmark."""
@@ -119,12 +80,13 @@ class Published:
     def read_public(self, config: DataConfig, progress: TaskProgress) -> PublicData:
         """The PUBLIC rows. Raises InvalidInput, MissingData."""
         rows = self._one_side(config, False)
-        pixels, readable = rows.images(slice(None), self.describe(config).input_shape, progress)
-        if not readable.all() or (rows.labels < 0).any():
+        images = rows.images(slice(None), self.describe(config).input_shape, progress)
+        if not images.readable.all() or (rows.labels < 0).any():
             rule = "a folder of the classes' readable images"
             cure = f"Unpack {config.source} again."
             raise InvalidInput("data.root", rule, config.root, cure)
-        labels, k = self.describe(config).labels.expand(rows.labels), rows.public
+        pixels, k = images.pixels, rows.public
+        labels = self.describe(config).labels.expand(rows.labels)
         return PublicData(
             inputs=pixels[:k], labels=labels[:k], test_inputs=pixels[k:], test_labels=labels[k:]
         )
@@ -250,19 +212,6 @@ def _celeba(config: DataConfig, private: bool) -> Rows:
     return Rows(inputs=names, labels=codes, ids=ids, public=public, folder=folder)
 
 
-def _market1501(config: DataConfig, private: bool) -> Rows:
-    folder, paths, codes, persons, public = market1501.side(config, private)
-    ids = np.array([stable_hash(path) for path in paths], dtype=np.int64)
-    return Rows(
-        inputs=np.array(paths),
-        labels=codes,
-        ids=ids,
-        public=public,
-        folder=folder,
-        persons=np.array(persons),
-    )
-
-
 _CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
     "class": CLOTHES,
     "attributes": tuple(CLOTHES_ATTRIBUTES),
@@ -275,7 +224,9 @@ PUBLISHED = {
     "svhn": Published({"class": DIGITS}, _COLOUR, _svhn),
     "cifar10": Published({"class": OBJECTS}, _COLOUR, _cifar),
     "celeba": Published({"attributes": FACES_ATTRIBUTES}, None, _celeba),
-    "market1501": Published({"attributes": market1501.ATTRIBUTES}, market1501.SHAPE, _market1501),
+    "market1501": Published(
+        {"attributes": market1501.ATTRIBUTES}, market1501.SHAPE, market1501.side
+    ),
 }
 
 # By name, what describes a data set and reads its public part

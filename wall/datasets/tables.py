@@ -26,16 +26,7 @@ from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .box import box_cells, drawn_rows
 from .columns import Encoding, encoding_of, number_form, numbers, texts
-from .data_config import (
-    BOX,
-    ID,
-    MOST_COLUMNS,
-    SPLITS,
-    DataConfig,
-    PublicData,
-    Task,
-    no_names,
-)
+from .data_config import BOX, ID, MOST_COLUMNS, SPLITS, DataConfig, PublicData, Task, no_names
 from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
 from .folders import read_text, text_files
@@ -92,7 +83,9 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
         return _text_folder(file)
     if file.suffix.lower() not in TEXT:
         raise InvalidInput(field, f"a {KINDS}", str(path))
-    return _text(field, file)
+    names, lines = read_lines(file)
+    columns, fits = _columns_of(lines, len(names), _columns(field, names))
+    return TableFile(columns, np.flatnonzero(fits))
 
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
@@ -177,12 +170,6 @@ def _cells(line: str, separator: str) -> list[str]:
     with contextlib.suppress(csv.Error):
         return next(csv.reader([line], delimiter=separator), [])
     return []
-
-
-def _text(field: str, file: Path) -> TableFile:
-    names, lines = read_lines(file)
-    columns, fits = _columns_of(lines, len(names), _columns(field, names))
-    return TableFile(columns, np.flatnonzero(fits))
 
 
 def _columns(field: str, names: Sequence[str]) -> dict[str, int]:
@@ -344,7 +331,6 @@ def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
 
 
 def encoding(config: DataConfig) -> Encoding:
-    """The features that ``features`` finds."""
     return features(config)[0]
 
 
@@ -412,22 +398,13 @@ def columns_read(config: DataConfig) -> list[str]:
     lines = [f"  {how}: {listed(names)}" for how, names in kinds.items()]
     more = [f"  and {len(lines) - MOST_LINES} more kinds"] if len(lines) > MOST_LINES else []
     shown = "the facts that public rows are drawn from" if config.draws else "the public rows"
-    return [
-        f"columns, as {shown} show them:",
-        *lines[:MOST_LINES],
-        *more,
-        *_unlike(config, encoded),
-    ]
-
-
-def _unlike(config: DataConfig, encoded: Encoding) -> list[str]:
-    """Lines about columns of the PUBLIC test rows that differ from those of the public rows."""
-    return [
+    unlike = [  # columns of the PUBLIC test rows
         f"  {split}, {column.name}: {why}"
         for split, table in _public_splits(config)[1:]
         for column in encoded.columns
         if column.name in table.columns and (why := column.unlike(table.columns[column.name]))
     ]
+    return [f"columns, as {shown} show them:", *lines[:MOST_LINES], *more, *unlike]
 
 
 def split_rows(config: DataConfig, split: str) -> TableFile:

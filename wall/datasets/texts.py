@@ -67,7 +67,6 @@ class NGrams:
 
     @property
     def width(self) -> int:
-        """d."""
         return self._weights.shape[1] - 1
 
     @property

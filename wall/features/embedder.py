@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,14 +50,9 @@ class Embedder:
             return
         from .network import network_of  # torch
 
-        network = network_of(self.plain, device)
+        network = network_of(spec.plain, device)
         self._compute, self.device = network, device
         self._threads = lambda: network.threads
-
-    @property
-    def plain(self) -> ExtractorSpec:
-        """The spec without what follows ``features``: others with the same one share these."""
-        return replace(self.spec, center=(), scale=1.0, axes=b"", radius=0.0, landmarks=b"")
 
     def embed(
         self, inputs: np.ndarray, progress: TaskProgress = no_progress
@@ -69,9 +63,7 @@ class Embedder:
         channels] or float32 [n, dimensions], as the spec says. ``progress(done, total)`` is called
         as rows are finished.
         """
-        if self.spec.backbone == "box":
-            return quantise_box(self._checked(inputs), self.spec.mean, self.spec.std)
-        return integers(self.spec, self.features(inputs, progress))
+        return quantised(self.spec, self.features(inputs, progress))
 
     def features(self, inputs: np.ndarray, progress: TaskProgress = no_progress) -> np.ndarray:
         """float [n, d]: the features that ``embed`` centres, projects and rounds; a box's rows."""
@@ -110,8 +102,10 @@ def unit_length(spec: ExtractorSpec, dimensions: int) -> float:
     return (HOG_UNIT * math.sqrt(dimensions) if spec.backbone == "hog" else 1.0) * spec.scale
 
 
-def integers(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantised(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What ``Embedder.embed`` makes of ``Embedder.features``."""
+    if spec.backbone == "box":
+        return quantise_box(features, spec.mean, spec.std)
     axes = spec.projection()
     length = unit_length(spec, features.shape[1] if axes is None else axes.shape[1])
     return quantise(features, spec.center, length, axes, spec.radius)
@@ -170,8 +164,7 @@ def _unit(x: np.ndarray, least: float = 0.0) -> np.ndarray:
     """Rows divided by their length, or by ``least`` if that is more."""
     length = np.maximum(_length(x), least)
     length[length == 0] = 1.0
-    unit: np.ndarray = x / length
-    return unit
+    return x / length
 
 
 def quantise_box(

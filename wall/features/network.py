@@ -15,9 +15,8 @@ from torch import nn
 
 from ..devices import device_of, reproducible
 from ..errors import InvalidInput
-from ..graphs import to_onnx
 from ..messages import ExtractorSpec
-from ..networks import Backbone, build, load
+from ..networks import Backbone, build, load, to_onnx
 from ..preprocessing import Preprocessing
 
 BATCH = 64  # rows that an accelerator sees together
@@ -89,8 +88,7 @@ class Network:
 
     def _batch(self, module: nn.Module, rows: np.ndarray) -> np.ndarray:
         if self._session is not None:
-            features: np.ndarray = self._session.run(None, {"inputs": rows})[0]
-            return features
+            return self._session.run(None, {"inputs": rows})[0]
         return self._by_torch(module, rows)
 
     def _by_torch(self, module: nn.Module, rows: np.ndarray) -> np.ndarray:

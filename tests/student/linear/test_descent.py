@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelwall.student.linear.descent import Momentum, StepSchedule, descend
-from labelwall.student.linear.doubt import doubt
+from labelwall.student.linear.descent import Momentum, descend, rate
+from labelwall.student.linear.fit_classes import doubt
 from labelwall.student.linear.measure import FitSettings, Measurements
 from labelwall.student.linear.tuning import LOGIT_NOISE, MAX_RATE, MOMENTUM
 from labelwall.wall.matrices import COUNT
@@ -15,16 +15,16 @@ from labelwall.wall.matrices import COUNT
 @pytest.mark.parametrize("steps", [20, 60])
 def test_noise_alone_moves_a_logit_by_the_deviations_that_are_allowed(steps: int) -> None:
     """Weights of pure noise, if no step is taken back: momentum's last steps are not yet whole."""
-    rng, deviation, schedule = np.random.default_rng(0), 0.02, StepSchedule(steps)
+    rng, deviation = np.random.default_rng(0), 0.02
     zeros = np.zeros((1, 20_000))
     moving = Momentum(weights=zeros, velocity=zeros, largest=1e9)
     for _ in range(steps):
-        moving.follow(rng.normal(0, deviation, zeros.shape), schedule.rate(deviation))
+        moving.follow(rng.normal(0, deviation, zeros.shape), rate(steps, deviation))
     assert 0.8 * LOGIT_NOISE < moving.weights.std() < LOGIT_NOISE
 
 
 def test_a_step_without_noise_has_a_limit_and_weights_stay_in_range() -> None:
-    assert StepSchedule(20).rate(1e-30) == MAX_RATE
+    assert rate(20, 1e-30) == MAX_RATE
     moving = Momentum(weights=np.zeros((1, 2)), velocity=np.zeros((1, 2)), largest=2.0)
     for _ in range(2):
         moving.follow(np.array([[1.0, -4.0]]), 1.0)

@@ -13,7 +13,7 @@ from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.linear import descent, fit_classes
 from labelwall.student.linear.fit_classes import gaussian_classes
 from labelwall.student.linear.linear_model import LinearModel, fit
-from labelwall.student.linear.measure import FitSettings, Measurements
+from labelwall.student.linear.measure import FitSettings, Measurements, unit_inputs
 from labelwall.student.linear.moments import class_probabilities
 from labelwall.student.linear.neighbours import with_neighbours
 from labelwall.student.linear.released_network import after_features, as_network
@@ -174,7 +174,9 @@ def test_many_classes_and_steps_look_at_fewer_public_rows(monkeypatch) -> None:
     model = fitted("class", 2, labels, 20, 1.0)
     assert ((model.says(FEATURES)[:, 1] > 0.5) == labels).mean() > 0.95
     how = settings("class", 2, 1.0, 20)
-    path = descent.descend(Measurements(teacher(labels, how), how), how.inputs(FEATURES), how)
+    path = descent.descend(
+        Measurements(teacher(labels, how), how), unit_inputs(FEATURES, how.length), how
+    )
     assert path is not None
     assert len(path.inputs) == 2000 // (2 * len(path.asked))
 
@@ -213,7 +215,9 @@ def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
     """Squared, over what is expected: what decides whether public rows may refine a classifier."""
     labels = (UNITS[:, 0] > 0).astype(np.int64)
     how = settings("class", 2, 30.0, steps)
-    path = descent.descend(Measurements(teacher(labels, how), how), how.inputs(FEATURES), how)
+    path = descent.descend(
+        Measurements(teacher(labels, how), how), unit_inputs(FEATURES, how.length), how
+    )
     assert path is not None
     truth = np.eye(2)[labels]
     residuals = np.zeros((N, 2))
@@ -221,8 +225,8 @@ def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
         away = class_probabilities(path.inputs @ step.weights) - truth
         lengths = np.linalg.norm(away, axis=1, keepdims=True)
         residuals += away * np.minimum(1, step.clip / np.maximum(lengths, 1e-9)) / len(path.asked)
-    missed = (path.missed(residuals) ** 2).sum() / path.noise
-    assert 0.05 < missed < 2.5
+    missed = ((path.inputs.T @ residuals / N - path.gradient) ** 2).sum()
+    assert 0.05 < missed / (path.deviation**2 * path.gradient.size) < 2.5
 
 
 @pytest.mark.parametrize("noise", [0.01, 300.0])

@@ -9,7 +9,6 @@ from labelwall.student.linear.moments import Moment
 from labelwall.student.linear.shares import Misfit
 from labelwall.student.linear.shift_of_counts import compared
 from labelwall.student.linear.shift_of_gradients import shifted
-from labelwall.student.linear.tuning import ForeignByCounts, ForeignByGradients
 
 EQUAL, SKEWED, RARE = [1 / 3] * 3, [0.7, 0.2, 0.1], [0.475, 0.475, 0.05]
 CELLS, DRAWS = 30, 8
@@ -35,7 +34,6 @@ def test_a_misfit_is_measured_beside_chance() -> None:
 def test_gradients_of_foreign_rows_pass_three_limits(
     left: float, unshifted: float, signal: float, foreign: bool
 ) -> None:
-    assert ForeignByGradients() == ForeignByGradients(4.5, 0.33, 0.72)
     misfit = Misfit(unshifted=unshifted, left=left, chance=100.0, parameters=4)
     assert shift_of_gradients.is_foreign(misfit, signal) is foreign
 
@@ -53,7 +51,6 @@ def test_gradients_of_foreign_rows_pass_three_limits(
 def test_counts_of_foreign_rows_pass_three_limits(
     left: float, unshifted: float, unexplained: float, foreign: bool
 ) -> None:
-    assert ForeignByCounts() == ForeignByCounts(2.5, 0.5, 0.33)
     misfit = Misfit(unshifted=unshifted, left=left, chance=100.0, parameters=2)
     assert shift_of_counts.is_foreign(misfit, unexplained) is foreign
 

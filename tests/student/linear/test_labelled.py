@@ -5,6 +5,7 @@ import pytest
 
 from labelwall.student.linear.labelled import labelled_classes
 from labelwall.student.linear.linear_model import fit
+from labelwall.student.linear.measure import unit_inputs
 from tests.experiment import tiny
 from tests.student.linear.test_fits import N, far_clusters, settings, teacher
 
@@ -25,7 +26,9 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
         for seed, (features, labels) in enumerate(publics):
             alone = labelled_classes(features, labels, how.length, 4)
             assert alone is not None
-            right = [float(((how.inputs(x) @ alone.weights).argmax(axis=1) == y).mean())]
+            right = [
+                float(((unit_inputs(x, how.length) @ alone.weights).argmax(axis=1) == y).mean())
+            ]
             for known in (None, alone):
                 model = fit(teacher(codes, how, private, seed), features, how, known)
                 assert model is not None

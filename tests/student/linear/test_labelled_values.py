@@ -9,7 +9,7 @@ from sklearn.metrics import r2_score
 from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.linear.labelled_values import labelled_values
 from labelwall.student.linear.linear_model import LinearModel, fit
-from labelwall.student.linear.measure import FitSettings
+from labelwall.student.linear.measure import FitSettings, unit_inputs
 from labelwall.student.linear.released_network import as_network
 from labelwall.student.train import outputs
 from labelwall.wall.features.embedder import Embedder, unit_length
@@ -48,7 +48,7 @@ class Set:
         assert alone is not None
         ask = teacher(self.codes[0], how, self.features[0], seed, self.length)
         models = [fit(ask, self.features[1], how, known) for known in (None, alone)]
-        said = [how.inputs(self.features[2]) @ alone.weights]
+        said = [unit_inputs(self.features[2], how.length) @ alone.weights]
         said += [model.says(self.features[2]) for model in models if model is not None]
         by_labels, by_sums, both = (r2_score(self.values[2], each[:, 0]) for each in said)
         return by_labels, by_sums, both
