@@ -109,8 +109,6 @@ class PrivateKnnAttributes(AttributeVotes):
     k: int = nearest(800, MAX_VOTERS)
     sample_rate: float = sampling(0.05)
 
-    sampled = True
-
     def tally(self, voters: Voters) -> None:
         voters.rank(self.k, self.rate)
 

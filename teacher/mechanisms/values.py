@@ -68,7 +68,6 @@ class Regression(Screened):
     screen_ratio: float = ratio()
 
     label_space = "value"
-    sampled = True
     rehearsed = True
 
     def __post_init__(self) -> None:
