@@ -92,11 +92,6 @@ def clipped(bits: np.ndarray, tau: int) -> np.ndarray:
     return bits * np.minimum(GRID, GRID * tau // np.maximum(bits.sum(axis=1, keepdims=True), 1))
 
 
-def ballots(labels: np.ndarray, attributes: int, tau: int) -> np.ndarray:
-    """Clipped votes of records' packed labels (int64 [n]): int64 [n, attributes]."""
-    return clipped(unpack(labels, attributes), tau)
-
-
 @dataclass(frozen=True)
 class PrivateKnnAttributes(AttributeVotes):
     """Attributes of the min(k, |sample|) nearest of a Poisson sample, votes clipped to ``tau``.
@@ -113,7 +108,7 @@ class PrivateKnnAttributes(AttributeVotes):
         voters.rank(self.k, self.rate)
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        cast = ballots(voters.labels, voters.num_classes, self.tau)
+        cast = clipped(unpack(voters.labels, voters.num_classes), self.tau)
         return voters.votes(self.k, self.rate, keys, COUNTS, entropy, cast)
 
 
