@@ -134,7 +134,10 @@ def _worst_contest(order: float, sigma: float, gamma: float, length: int) -> flo
 
     phi_t(r) = r^t - 1 - t (r - 1) is convex, so within a bin of log r it is largest at an edge.
     """
-    worst, edges = -math.inf, _edges(sigma, gamma, length)
+    # Log l = (u - v - 1) / sigma^2 lies between these ends on G, and log r between their mixtures.
+    ends = np.array([-2 * length - 1, 2 * length - 1]) / sigma**2
+    low, high = log_mixed_ratio(ends, gamma)
+    worst, edges = -math.inf, np.linspace(low - _SLACK, high + _SLACK, _BINS + 1)
     at_edges = [(t, log_moment_excess(t, edges)) for t in (order, 1.0 - order)]
     directions = [(t, np.maximum(log_phi[:-1], log_phi[1:])) for t, log_phi in at_edges]
     for tie in (0, 1):
@@ -166,17 +169,6 @@ def _worse(
     sums = np.logaddexp.reduce(bounds[:, chosen], axis=0)
     so_far = max(so_far, excess(chosen[[sums.argmax()]]))
     return max(so_far, excess(chosen[sums >= so_far - _MARGIN]))
-
-
-def _edges(sigma: float, gamma: float, length: int) -> np.ndarray:
-    """Edges of bins of log r, float64 [_BINS + 1].
-
-    On G, log l = (u - v - 1) / sigma^2 lies between the ends, so every outcome's log r is between
-    their mixtures, which the bins exceed by more than rounding.
-    """
-    ends = np.array([-2 * length - 1, 2 * length - 1]) / sigma**2
-    low, high = log_mixed_ratio(ends, gamma)
-    return np.linspace(low - _SLACK, high + _SLACK, _BINS + 1)
 
 
 def _contests(sigma: float, length: int, tie: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
