@@ -45,8 +45,6 @@ MAX_ENUMERABLE_SIGMA = 1e4  # above, the Gaussian bound replaces an exact sum
 _PIECES = 1024
 
 Parameters = Mapping[str, float | int | bool]
-Rdp = Callable[..., np.ndarray]
-
 
 # Type and range of each parameter: squares stay inside float64, enumerations inside memory.
 _RANGES: dict[str, tuple[type, float, float]] = {
@@ -233,7 +231,7 @@ class Curve:
     the release post-processes; None where it does not post-process any.
     """
 
-    rdp: Rdp
+    rdp: Callable[..., np.ndarray]
     pure_epsilon: Callable[[Parameters], Fraction] | None = None
     l2_sensitivity: Callable[[Parameters], float] | None = None
 
