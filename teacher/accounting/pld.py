@@ -1,8 +1,8 @@
 """Privacy loss distributions: the certificate `pld` of a fixed list (docs/privacy.md, section 19).
 
-The two directions are composed apart and the larger epsilon counts. A pure epsilon-DP release has
-randomised response as its pair, one with noise N_Z(0, sigma^2) and an integer shift D of L2 norm at
-most Delta the better one of two:
+The two directions of the pairs are composed apart and the larger epsilon counts. A pure epsilon-DP
+release has randomised response as its pair, one with noise N_Z(0, sigma^2) and an integer shift D
+of L2 norm at most Delta the better one of two:
 
 - *continuous*: N(0, 1) against N(m, 1), m = Delta / sqrt(sigma^2 - t^2), t the scale of a rounding
   whose relative error is chosen;

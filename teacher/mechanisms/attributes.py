@@ -36,8 +36,6 @@ class AttributeVotes(NoisySum):
     Guarantee, for one query under add/remove of one record: the Gaussian bound at L2 sensitivity
     sqrt(2 tau) votes, alpha tau / sigma_vote^2 in Renyi DP (CVPR20 Theorem 13), and less where
     records are sampled. No query is screened.
-
-    Class attributes:
     """
 
     tau: int = count(
