@@ -64,7 +64,7 @@ def _certificates(serialised: bytes, delta: float) -> dict[str, Certificate]:
     """``serialised``: canonical JSON, because a Release contains a dictionary and is no key."""
     releases = [Release(**fields) for fields in json.loads(serialised)]
     exact = "exact screening, exact argmax contest, RDP"
-    found = {"tight": Certificate(*_smallest(releases, delta), exact)}
+    found = {"tight": Certificate(*smallest_by_rdp(releases, delta), exact)}
     if any(pure_epsilon(release) is not None for release in releases if release.cap):
         added = "pure releases add up, the rest by exact curves and RDP"
         found["pure_added"] = Certificate(*_pure_added(releases, delta), added)
@@ -107,10 +107,10 @@ def odometer(plan: Plan, counts: Sequence[int]) -> float:
     releases = plan.releases()
     if len(counts) != len(releases) or any(count < 0 for count in counts):
         raise InvalidInput("counts", f"{len(releases)} counts of at least 0", list(counts))
-    return _smallest(releases, plan.delta, counts)[0]
+    return smallest_by_rdp(releases, plan.delta, counts)[0]
 
 
-def _smallest(
+def smallest_by_rdp(
     releases: Sequence[Release], delta: float, counts: Sequence[int] | None = None
 ) -> tuple[float, float]:
     """The smallest epsilon of ``counts`` releases of each kind (their caps), and its order.
@@ -147,14 +147,14 @@ def _pure_added(releases: Sequence[Release], delta: float) -> tuple[float, float
 
     Proof: docs/privacy.md, section 15.
     """
-    total, rest = _pure_and_rest(releases)
-    epsilon, order = _smallest(rest, delta) if rest else (0.0, None)
+    total, rest = pure_and_rest(releases)
+    epsilon, order = smallest_by_rdp(rest, delta) if rest else (0.0, None)
     if math.isinf(epsilon):
         return epsilon, order
     return float_above(total + Fraction(epsilon)), order
 
 
-def _pure_and_rest(releases: Sequence[Release]) -> tuple[Fraction, list[Release]]:
+def pure_and_rest(releases: Sequence[Release]) -> tuple[Fraction, list[Release]]:
     """The sum of the pure releases' epsilons, and the other releases."""
     costs = [(release, pure_epsilon(release)) for release in releases]
     total = sum((r.cap * cost for r, cost in costs if cost is not None), Fraction(0))
@@ -241,7 +241,7 @@ def _arithmetic(delta: float, releases: list[Release], name: str, order: float) 
     """The sum at one order and its conversion; by ``pure_added`` pure releases add up apart."""
     lines = []
     if name == "pure_added":
-        added, releases = _pure_and_rest(releases)
+        added, releases = pure_and_rest(releases)
         lines += [f"pure releases add up to {float(added):.6f} (section 15)"]
     if not releases:
         return lines

@@ -50,7 +50,6 @@ gamma < 1, which keeps L small at high orders.
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -60,7 +59,6 @@ from .discrete_gaussian import log_excess, log_mixed_ratio, log_moment_excess, l
 _LOG_TAIL = -60.0  # log of (1 + alpha) tau: 1e-26, against excesses of 1e-12 and more
 _BLOCK = 1 << 16  # contests in a block
 _BINS = 1 << 14  # of log r, for the bounds that skip contests
-_GROUP = 8  # neighbouring contests that are bounded together
 _SLACK = 1e-9  # by which the bins exceed the range of log r, for rounding
 SLOWEST_SIGMA = 400.0
 _MAX_LENGTH = 5000  # L beyond which nothing is enumerated, 100 million contests
@@ -132,166 +130,83 @@ def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
 
 
 def _worst_contest(order: float, sigma: float, gamma: float, length: int) -> float:
-    """Largest log excess over all contests on G, tie orders and directions."""
-    worst, edges = -math.inf, _edges(sigma, gamma, length)
-    directions = [(t, log_moment_excess(t, edges)) for t in (order, 1.0 - order)]
+    """Largest log excess over all contests on G, tie orders and directions.
+
+    phi_t(r) = r^t - 1 - t (r - 1) is convex, so within a bin of log r it is largest at an edge.
+    """
+    # Log l = (u - v - 1) / sigma^2 lies between these ends on G, and log r between their mixtures.
+    ends = np.array([-2 * length - 1, 2 * length - 1]) / sigma**2
+    low, high = log_mixed_ratio(ends, gamma)
+    worst, edges = -math.inf, np.linspace(low - _SLACK, high + _SLACK, _BINS + 1)
+    at_edges = [(t, log_moment_excess(t, edges)) for t in (order, 1.0 - order)]
+    directions = [(t, np.maximum(log_phi[:-1], log_phi[1:])) for t, log_phi in at_edges]
     for tie in (0, 1):
         for log_p, log_shift in _contests(sigma, length, tie):
-            block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma), edges)
-            worst = max(block.worst(*phi, worst) for phi in directions)
+            log_r = log_mixed_ratio(log_shift, gamma)
+            places = (log_r - edges[0]) * (_BINS / (edges[-1] - edges[0]))
+            bins = np.clip(places.astype(np.int64), 0, _BINS - 1)
+            for t, largest in directions:
+                worst = _worse(t, log_p, log_r, log_p + largest.take(bins), worst)
     return worst
 
 
-def _edges(sigma: float, gamma: float, length: int) -> np.ndarray:
-    """Edges of bins of log r, float64 [_BINS + 1].
+def _worse(
+    t: float, log_p: np.ndarray, log_r: np.ndarray, bounds: np.ndarray, so_far: float
+) -> float:
+    """The larger of ``so_far`` and the largest log excess of n contests.
 
-    On G, log l = (u - v - 1) / sigma^2 lies between the ends, so every outcome's log r is between
-    their mixtures, which the bins exceed by more than rounding.
-    """
-    ends = np.array([-2 * length - 1, 2 * length - 1]) / sigma**2
-    low, high = log_mixed_ratio(ends, gamma)
-    return np.linspace(low - _SLACK, high + _SLACK, _BINS + 1)
-
-
-def _largest(log_phi: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The largest log of phi_t(r) = r^t - 1 - t (r - 1) between the edges ``low`` and ``high``.
-
-    ``log_phi``: at all edges of the bins, float64 [_BINS + 1]; edges: int64 of any shape. phi_t is
-    convex, so an interval's largest value is at an end.
-    """
-    return np.maximum(log_phi.take(low), log_phi.take(high))
-
-
-@dataclass(frozen=True)
-class _Block:
-    """n contests: ``log_p``, ``log_r`` float64 [3, n], ``bins`` of log r, int64 [3, n].
-
-    Of groups of _GROUP contests, the last one shorter: ``most``, the largest log p, float64
-    [3, groups]; ``low`` and ``high``, the edges around their log r, int64 [3, groups].
+    ``log_p``, ``log_r``: float64 [3, n]; ``bounds``: likewise, of the logs of the three products
+    p phi_t. Contests that are bounded by less than ``so_far`` are skipped: first by three times the
+    largest product, then by the sum of the three.
     """
 
-    log_p: np.ndarray
-    log_r: np.ndarray
-    bins: np.ndarray
-    most: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    def excess(contests: np.ndarray) -> float:
+        return float(log_excess(t, log_p[:, contests], log_r[:, contests]).max(initial=-np.inf))
 
-    @classmethod
-    def of(cls, log_p: np.ndarray, log_r: np.ndarray, edges: np.ndarray) -> "_Block":
-        places = (log_r - edges[0]) * (_BINS / (edges[-1] - edges[0]))
-        bins = np.clip(places.astype(np.int64), 0, _BINS - 1)
-        groups = np.arange(0, log_p.shape[1], _GROUP)
-        most = np.maximum.reduceat(log_p, groups, axis=1)
-        low = np.minimum.reduceat(bins, groups, axis=1)
-        return cls(log_p, log_r, bins, most, low, np.maximum.reduceat(bins, groups, axis=1) + 1)
-
-    def worst(self, t: float, log_phi: np.ndarray, so_far: float) -> float:
-        """The larger of ``so_far`` and the block's largest log excess.
-
-        Contests that are bounded by less are skipped, first by groups, then one by one. An excess
-        is a sum of three products p phi_t: at most three times the largest.
-        """
-        bound = (self.most + _largest(log_phi, self.low, self.high)).max(axis=0) + math.log(3)
-        first = int(bound.argmax())
-        if bound[first] < so_far - _MARGIN:
-            return so_far
-        so_far = max(so_far, self._excess(t, self._members(np.array([first]))))
-        chosen = self._members(np.flatnonzero(bound >= so_far - _MARGIN))
-        bins = self.bins.take(chosen, axis=1)
-        bound = np.logaddexp.reduce(
-            self.log_p.take(chosen, axis=1) + _largest(log_phi, bins, bins + 1), axis=0
-        )
-        so_far = max(so_far, self._excess(t, chosen[bound.argmax()][np.newaxis]))
-        return max(so_far, self._excess(t, chosen[bound >= so_far - _MARGIN]))
-
-    def _members(self, groups: np.ndarray) -> np.ndarray:
-        """Contests of these groups, int64 [n]."""
-        members = (groups[:, np.newaxis] * _GROUP + np.arange(_GROUP)).ravel()
-        return members[members < self.log_p.shape[1]]
-
-    def _excess(self, t: float, chosen: np.ndarray) -> float:
-        return float(
-            log_excess(t, self.log_p[:, chosen], self.log_r[:, chosen]).max(initial=-np.inf)
-        )
+    chosen = np.flatnonzero(bounds.max(axis=0) + math.log(3) >= so_far - _MARGIN)
+    if not len(chosen):
+        return so_far
+    sums = np.logaddexp.reduce(bounds[:, chosen], axis=0)
+    so_far = max(so_far, excess(chosen[[sums.argmax()]]))
+    return max(so_far, excess(chosen[sums >= so_far - _MARGIN]))
 
 
 def _contests(sigma: float, length: int, tie: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Blocks of (log P, log P'/P), float64 [3, n], of every contest -L - 1 <= x, y <= L on G.
 
     The three outcomes are a, b, other. Along a diagonal (x - y constant) the region where a wins
-    grows by one line, u = -x with v <= -y
-    - tie, and the one where b wins by v = -y with u <= -x - 1 + tie: a row of the table is the row
-    before, moved by one, plus a product.
+    grows by one line, u = -x with v <= -y - tie, and the one where b wins by v = -y with
+    u <= -x - 1 + tie: a row of the table is the row before, moved by one, plus a product.
     """
-    z = np.arange(-length, length + 1)
+    z, size = np.arange(-length, length + 1), 2 * length + 2
     plain, added, removed = (log_pmf(z - shift, sigma) for shift in (0, 1, -1))
-    laws = ((plain, plain), (added, removed))  # of (u, v), without the record and with it
-    size = 2 * length + 2
-    tables = [_Table.of(u, v, tie) for u, v in laws]
+    # Of u and v, without the record and with it, at -L - 1 .. L + 1: [2, 2, 2L + 3].
+    laws = np.pad(
+        [[plain, added], [plain, removed]], ((0, 0), (0, 0), (1, 1)), constant_values=-np.inf
+    )
+    (u, v), (u_up_to, v_up_to) = laws, np.logaddexp.accumulate(laws, axis=2)
+
+    def at(values: np.ndarray, offset: int) -> np.ndarray:
+        """The values at -x - offset for x = -L - 1 .. L: [2, 2L + 2]."""
+        return values[:, ::-1][:, offset : offset + size]
+
+    u_at, u_below, u_other = at(u, 0), at(u_up_to, 1 - tie), at(u_up_to, 1)
+    v_at, v_below, v_other = at(v, 0), at(v_up_to, tie), at(v_up_to, 1)
     rows_a = np.full((2, size), -np.inf)
-    rows_b = np.stack([table.b_before for table in tables])
+    rows_b = np.logaddexp.accumulate(v[:, ::-1], axis=1)[:, :size]  # v >= -y: a can not win
     rows = max(1, _BLOCK // size)
     for start in range(0, size, rows):
         stop = min(start + rows, size)
         block = np.empty((2, 3, stop - start, size))  # [law, outcome, x, y]
         for x in range(start, stop):
-            rows_a, rows_b = _moved(rows_a, first=None), _moved(rows_b, first=-np.inf)
-            for i, table in enumerate(tables):
-                np.logaddexp(rows_a[i], table.u_at[x] + table.v_below, out=rows_a[i])
-                np.logaddexp(rows_b[i], table.v_at + table.u_below[x], out=rows_b[i])
-                block[i, 2, x - start] = table.u_other[x] + table.v_other
+            # Each row one place to the right.
+            rows_a = np.concatenate([rows_a[:, :1], rows_a[:, :-1]], axis=1)
+            rows_b = np.concatenate([np.full((2, 1), -np.inf), rows_b[:, :-1]], axis=1)
+            rows_a = np.logaddexp(rows_a, u_at[:, [x]] + v_below)
+            rows_b = np.logaddexp(rows_b, v_at + u_below[:, [x]])
             block[:, 0, x - start], block[:, 1, x - start] = rows_a, rows_b
+            block[:, 2, x - start] = u_other[:, [x]] + v_other  # neither reaches m
         flat = block.reshape(2, 3, -1)
         log_p = flat[0]
         with np.errstate(invalid="ignore"):
             yield log_p, np.where(np.isneginf(log_p), 0.0, flat[1] - log_p)
-
-
-def _moved(rows: np.ndarray, first: float | None) -> np.ndarray:
-    """Each row one place to the right: entry y becomes y - 1's.
-
-    The first one is kept (None) or set.
-    """
-    out = np.empty_like(rows)
-    out[:, 1:] = rows[:, :-1]
-    out[:, 0] = rows[:, 0] if first is None else first
-    return out
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Log pmf and cumulative sums of one law of (u, v) on G, float64 [2L + 2] each.
-
-    At the arguments that the recursion needs: entry i of an array belongs to x (or y) = i - L - 1.
-    """
-
-    u_at: np.ndarray  # u = -x
-    v_at: np.ndarray  # v = -y
-    u_below: np.ndarray  # u <= -x - 1 + tie
-    v_below: np.ndarray  # v <= -y - tie
-    u_other: np.ndarray  # u <= -x - 1: a does not reach m
-    v_other: np.ndarray  # v <= -y - 1: b does not reach m
-    b_before: np.ndarray  # v >= -y: where b wins when a can not
-
-    @classmethod
-    def of(cls, log_u: np.ndarray, log_v: np.ndarray, tie: int) -> "_Table":
-        def descending(values: np.ndarray, offset: int) -> np.ndarray:
-            """values at -x - offset for x = -L - 1 .. L, where values run over -L - 1 .. L + 1."""
-            return values[::-1][offset : offset + len(values) - 1]
-
-        nothing = np.array([-np.inf])
-        below_u, below_v = (np.logaddexp.accumulate(law) for law in (log_u, log_v))
-        at_u, at_v = (np.concatenate([nothing, law, nothing]) for law in (log_u, log_v))
-        below_u, below_v = (np.concatenate([nothing, c, c[-1:]]) for c in (below_u, below_v))
-        # v >= -L .. L + 1
-        above_v = np.concatenate([np.logaddexp.accumulate(log_v[::-1])[::-1], nothing])
-        return cls(
-            u_at=descending(at_u, 0),
-            v_at=descending(at_v, 0),
-            u_below=descending(below_u, 1 - tie),
-            v_below=descending(below_v, tie),
-            u_other=descending(below_u, 1),
-            v_other=descending(below_v, 1),
-            b_before=above_v[::-1],
-        )

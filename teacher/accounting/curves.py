@@ -45,8 +45,6 @@ MAX_ENUMERABLE_SIGMA = 1e4  # above, the Gaussian bound replaces an exact sum
 _PIECES = 1024
 
 Parameters = Mapping[str, float | int | bool]
-Rdp = Callable[..., np.ndarray]
-
 
 # Type and range of each parameter: squares stay inside float64, enumerations inside memory.
 _RANGES: dict[str, tuple[type, float, float]] = {
@@ -74,12 +72,10 @@ def screening_rdp(
 ) -> np.ndarray:
     """RDP of the bit max_j n_j + Z > threshold on a fresh Poisson sample, float64 [n_orders].
 
-    Z ~ N_Z(0, sigma^2). With p_t = P(t + Z > threshold) and the sample of the others fixed, the
-    record moves t = max_j n_j, which lies in 0..max_votes, by at most 1. By joint quasi-convexity
-    over that sample, D_alpha is at most the maximum over |t - t'| = 1 of
-    D_alpha((1 - gamma) B(p_t) + gamma B(p_t') || B(p_t)), both directions: CVPR20 Theorem 7 with
-    the sampling done exactly. p_{t+1} - p_t = P(Z = threshold - t), so ratios need no subtraction,
-    at any depth of the tail.
+    Z ~ N_Z(0, sigma^2); one record moves max_j n_j, which lies in 0..max_votes, by at most 1.
+    CVPR20 Theorem 7 with the sampling done exactly (docs/privacy.md, section 4). The probabilities
+    at t and t + 1 votes differ by P(Z = threshold - t), so ratios need no subtraction, at any depth
+    of the tail.
     """
     if sigma > MAX_ENUMERABLE_SIGMA:
         return gaussian_rdp(orders, sigma=sigma, sensitivity=1.0, sample_rate=sample_rate)
@@ -127,10 +123,8 @@ def argmax_rdp(
     e_a - e_b or e_a (k nearest of a sample); False: by e_a alone (radius votes). The smaller of the
     contest with three outcomes (contest.py: proof, time) and the Gaussian bound.
 
-    Without a swap, fix the noise of every class but a: what is left is P(Z >= z) against
-    P(Z >= z - 1) for an integer z, the screening bit with any threshold. For |z| > L, L the
-    contest's reach, both outcomes but one lie outside the event |Z| <= L, whose moment is below the
-    contest's tail exp(-60). About 0.64 of the Gaussian bound either way.
+    Without a swap it is a screening bit with any threshold z; those with |z| > L, L the contest's
+    reach, add exp(-55) (docs/privacy.md, section 5). About 0.64 of the Gaussian bound either way.
     """
     sigma, gamma = float(sigma), float(sample_rate)
     moved = _moved_by({"swap": swap})
@@ -158,11 +152,9 @@ def gaussian_rdp(
 
     It also bounds whatever is computed from the noisy integers. ``sensitivity``: L2, of the
     integer-valued query. Unsampled: alpha sensitivity^2 / (2 sigma^2) at every order
-    (Canonne-Kamath-Steinke 2020, Proposition 5). Subsampled, at integer alpha,
-    E[((1 - gamma) + gamma l)^alpha] is a sum of
-    E[l^j] = exp(j (j - 1) sensitivity^2 / (2 sigma^2)), equal for discrete and continuous noise;
-    the other direction is no larger by the reflection z -> shift - z (Mironov-Talwar-Zhang 2019,
-    Theorem 5). Between integers (alpha - 1) D_alpha is convex, so it is interpolated linearly.
+    (Canonne-Kamath-Steinke 2020, Proposition 5). Subsampled: at integer alpha as of continuous
+    noise, linear between (docs/privacy.md, section 6); the other direction is no larger by the
+    reflection z -> shift - z (Mironov-Talwar-Zhang 2019, Theorem 5).
     """
     # Never an int: inside PoissonSampled(Composed(...)) dp-accounting takes it for the total sigma.
     multiplier, gamma = float(sigma) / float(sensitivity), float(sample_rate)
@@ -206,11 +198,9 @@ def bounded_range_rdp(orders: np.ndarray, *, epsilon: float, sample_rate: float)
     """RDP of a Poisson-sampled release of bounded range ``epsilon``, float64 [n_orders].
 
     A record moves the release's log probabilities within an interval of length ``epsilon``. The
-    exponential mechanism with rate r and losses that move by at most 1 has epsilon = 2r. With the
-    others' bits fixed and P, Q the laws with and without the record, P/Q lies in
-    [e^(t - epsilon), e^t] for a t in 0..epsilon, and E_Q[P/Q] = 1. A moment of
-    (1 - gamma) + gamma P/Q is the mean of a convex function, in both directions, so it is largest
-    where P/Q takes the ends alone (Dong, Durfee, Rogers 2020; without sampling at most
+    exponential mechanism with rate r and losses that move by at most 1 has epsilon = 2r. A moment
+    is largest where P/Q takes the ends of an interval [e^(t - epsilon), e^t] alone
+    (docs/privacy.md, section 17; Dong, Durfee, Rogers 2020; without sampling at most
     alpha epsilon^2 / 8, Cesar and Rogers 2021). The supremum over t is bounded piece by piece:
     [e^(t - epsilon), e^(t + h)] holds every interval of a piece of length h.
     """
@@ -241,7 +231,7 @@ class Curve:
     the release post-processes; None where it does not post-process any.
     """
 
-    rdp: Rdp
+    rdp: Callable[..., np.ndarray]
     pure_epsilon: Callable[[Parameters], Fraction] | None = None
     l2_sensitivity: Callable[[Parameters], float] | None = None
 

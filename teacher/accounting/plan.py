@@ -93,15 +93,11 @@ class Plan:
         return [release for slot in self.slots for release in slot.releases]
 
     def pooled(self, ledgers: int) -> "Plan":
-        """All that ``ledgers`` ledgers under this plan may release together.
-
-        Each cap times that.
-        """
-
-        def pooled(release: Release) -> Release:
-            return replace(release, cap=ledgers * release.cap, prepaid=False)
-
-        slots = [Slot(slot.mechanism, tuple(map(pooled, slot.releases))) for slot in self.slots]
+        """All that ``ledgers`` ledgers under this plan may release together: each cap so often."""
+        slots = []
+        for slot in self.slots:
+            caps = (replace(r, cap=ledgers * r.cap, prepaid=False) for r in slot.releases)
+            slots.append(replace(slot, releases=tuple(caps)))
         return replace(self, slots=tuple(slots))
 
     def to_json(self) -> dict[str, object]:

@@ -1,13 +1,11 @@
 """Privacy loss distributions: the certificate `pld` of a fixed list (docs/privacy.md, section 19).
 
-A release post-processes a pair of laws, with the record and without, so any interleaving of the
-list post-processes the product of the pairs. The two directions are composed apart and the larger
-epsilon counts. A pure epsilon-DP release has randomised response as its pair, one with noise N_Z(0,
-sigma^2) and an integer shift D of L2 norm at most Delta the better one of two:
+The two directions of the pairs are composed apart and the larger epsilon counts. A pure epsilon-DP
+release has randomised response as its pair, one with noise N_Z(0, sigma^2) and an integer shift D
+of L2 norm at most Delta the better one of two:
 
 - *continuous*: N(0, 1) against N(m, 1), m = Delta / sqrt(sigma^2 - t^2), t the scale of a rounding
-  whose relative error is chosen. Unsampled ones compose to one of m^2 = sum of cap m^2, which has a
-  closed formula;
+  whose relative error is chosen;
 - *discrete*, where t^2 is no small part of sigma^2: N_Z(0, sigma^2)^m against its shift by D with
   |D|^2 <= m, m in {1, 2, 3}: then D is a sign vector, and fewer entries are a marginal of more.
   w = sum of the signed entries is sufficient, l(w) = exp((2 w - m) / (2 sigma^2)) its likelihood

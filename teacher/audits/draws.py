@@ -17,9 +17,8 @@ gradients that are not clipped.
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
-from ..mechanisms.sums import SUM, Histogram, LinearSums, ReverseKnn, Score
+from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.values import MEAN, RANGE, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
@@ -200,27 +199,19 @@ def batches(mechanism: BatchMechanism, unit: Unit, distance: int = 0, short: int
 
 def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
     """Votes in cells: the first cells, which are nearest to the record at 0, have its votes."""
-    centers = range(mechanism.neighbours + 1)
-    adds = methodcaller("cell_votes", mechanism.neighbours, mechanism.grid)
-    return _histogram(mechanism, unit, centers, adds)
+    return _histogram(mechanism, unit, range(mechanism.neighbours + 1))
 
 
 def scores(mechanism: Score, unit: Unit) -> list[Case]:
     """Right and wrong predictions: the record at 0 is nearest to the last class, which it has."""
     outputs, _ = RECORD[mechanism.label_space]
-    form = mechanism.query_form
-    centers = range(form.shape(1, outputs)[0])[::-1]
-    counted = "table_votes" if form.bins > 1 else "right_votes"
-    adds = methodcaller(counted, mechanism.label_space, mechanism.grid)
-    return _histogram(mechanism, unit, centers, adds)
+    return _histogram(mechanism, unit, range(mechanism.query_form.shape(1, outputs)[0])[::-1])
 
 
-def _histogram(
-    mechanism: Histogram, unit: Unit, at: range, adds: Callable[[Voters], np.ndarray]
-) -> list[Case]:
+def _histogram(mechanism: ReverseKnn | Score, unit: Unit, at: range) -> list[Case]:
     """One histogram, of nobody and of one record, which adds the same whatever the others are.
 
-    ``at``: the cells' places; ``adds``: the counts of a data set.
+    ``at``: the cells' places.
     """
     (stage,), (outputs, label) = mechanism.stages, RECORD[mechanism.label_space]
     centers = np.minimum(at, 63).astype(np.int8)[None, :, None]
@@ -231,7 +222,7 @@ def _histogram(
         voters = Voters(index, np.full(len(ids), label), outputs, centers)
         return of_unit(voters, unit, alike=True)
 
-    (vector,) = adds(side(EMPTY, True))
+    (vector,) = mechanism.tally(side(EMPTY, True))
 
     def codes(counts: np.ndarray, pair: Pair) -> np.ndarray:
         return sum_codes(counts @ vector, mechanism.noise * float(np.linalg.norm(vector)))
@@ -287,8 +278,7 @@ def records(mechanism: LinearSums, added: bool) -> Voters:
 
 def of_record(mechanism: LinearSums) -> np.ndarray:
     """A record's vector: int64 [(d + 1) * c + 1], about SENSITIVITY long, no entry 0."""
-    space, gain = mechanism.label_space, mechanism.gain or 1
-    vector: np.ndarray = records(mechanism, True).gradients(mechanism.clip, space, gain)[0]
+    (vector,) = mechanism.tally(records(mechanism, True))
     return vector
 
 

@@ -36,8 +36,6 @@ class AttributeVotes(NoisySum):
     Guarantee, for one query under add/remove of one record: the Gaussian bound at L2 sensitivity
     sqrt(2 tau) votes, alpha tau / sigma_vote^2 in Renyi DP (CVPR20 Theorem 13), and less where
     records are sampled. No query is screened.
-
-    Class attributes:
     """
 
     tau: int = count(
@@ -92,11 +90,6 @@ def clipped(bits: np.ndarray, tau: int) -> np.ndarray:
     return bits * np.minimum(GRID, GRID * tau // np.maximum(bits.sum(axis=1, keepdims=True), 1))
 
 
-def ballots(labels: np.ndarray, attributes: int, tau: int) -> np.ndarray:
-    """Clipped votes of records' packed labels (int64 [n]): int64 [n, attributes]."""
-    return clipped(unpack(labels, attributes), tau)
-
-
 @dataclass(frozen=True)
 class PrivateKnnAttributes(AttributeVotes):
     """Attributes of the min(k, |sample|) nearest of a Poisson sample, votes clipped to ``tau``.
@@ -109,13 +102,11 @@ class PrivateKnnAttributes(AttributeVotes):
     k: int = nearest(800, MAX_VOTERS)
     sample_rate: float = sampling(0.05)
 
-    sampled = True
-
     def tally(self, voters: Voters) -> None:
         voters.rank(self.k, self.rate)
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        cast = ballots(voters.labels, voters.num_classes, self.tau)
+        cast = clipped(unpack(voters.labels, voters.num_classes), self.tau)
         return voters.votes(self.k, self.rate, keys, COUNTS, entropy, cast)
 
 

@@ -45,7 +45,6 @@ class Mechanism(metaclass=ABCMeta):
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
         updated: whether a plan may keep parts for later periods, with other records (section 21).
-        sampled: whether each release looks at a new Poisson sample of the records (``rate``).
         scores: whether it is a private score of a public model, and answers nothing.
         rehearsed: whether rehearsals on public rows can find its settings.
         limit: the field that no count of votes exceeds, if there is one.
@@ -58,7 +57,6 @@ class Mechanism(metaclass=ABCMeta):
     of_persons: ClassVar[Mapping[str, int]] = {}
     persons: ClassVar[bool] = False
     updated: ClassVar[bool] = False
-    sampled: ClassVar[bool] = False
     scores: ClassVar[bool] = False
     leaves_classifier: ClassVar[bool] = False
     rehearsed: ClassVar[bool] = False

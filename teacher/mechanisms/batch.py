@@ -199,10 +199,19 @@ class BatchKnn(BatchMechanism):
             raise InvalidInput("mechanism.conversion_share", rule, self.conversion_share)
 
     def require_batch(self, queries: int, dimensions: int) -> None:
+        """A grid has two cells a side at least."""
         super().require_batch(queries, dimensions)
-        if self.conversion == "grid":
-            epsilon = Fraction(self.require("epsilon"))
-            require_grid(dimensions, self.records, epsilon * self._shares()[1])
+        if self.conversion != "grid":
+            return
+        epsilon, rule = float(Fraction(self.require("epsilon")) * self._shares()[1]), ""
+        if _points_a_side(dimensions) < 2:
+            rule = f" for features of {dimensions} dimensions: a grid of two cells a side has "
+            rule += f"2^{dimensions} cells"
+        elif self.records and self.records * epsilon < THETA * 2 ** ((2 + dimensions) / 2):
+            rule = f": for {dimensions} dimensions, {self.records} records and this epsilon a grid "
+            rule += "has one cell a side"
+        if rule:
+            raise InvalidInput("mechanism.conversion", f"interactive{rule}", "grid")
 
     def tally(self, voters: Voters) -> None:
         if self.conversion == "none":
@@ -237,7 +246,9 @@ class BatchKnn(BatchMechanism):
             noise = entropy.discrete_laplace(float_above(1 / for_count), keys[:1], COUNT_NOISE, 1)
             records = max(1, len(voters.index.units) + int(noise[0, 0]))
         if self.conversion == "grid":
-            cells = cells_a_side(dimensions, records, epsilon)
+            # The extended uniform grid of Su et al. 2016.
+            side = (records * float(epsilon) / THETA) ** (2 / (2 + dimensions))
+            cells = max(2, min(math.floor(side), LEVELS, _points_a_side(dimensions)))
             counts = voters.grid_counts(cells)
             scale = float_above(1 / epsilon)
             noise = entropy.discrete_laplace(scale, keys[:1], RADIUS_NOISE, len(counts))
@@ -264,34 +275,12 @@ def candidate_radii(dimensions: int, k: int, records: int, candidates: int) -> n
     return np.array([min(diagonal, math.floor(radius**2)) for radius in radii], dtype=np.int64)
 
 
-def cells_a_side(dimensions: int, records: int, epsilon: Fraction) -> int:
-    """(records epsilon / 10)^(2 / (2 + d)), at least 2 and at most what POINTS allow.
-
-    The extended uniform grid of Su et al. 2016.
-    """
-    cells = (records * float(epsilon) / THETA) ** (2 / (2 + dimensions))
-    return max(2, min(math.floor(cells), LEVELS, _points_a_side(dimensions)))
-
-
 def _points_a_side(dimensions: int) -> int:
     """The largest s with s^dimensions <= POINTS."""
     side = 1
     while (side + 1) ** dimensions <= POINTS:
         side += 1
     return side
-
-
-def require_grid(dimensions: int, records: int | None, epsilon: Fraction) -> None:
-    """Raise InvalidInput if a grid over so many dimensions has fewer than two cells a side."""
-    rule = ""
-    if _points_a_side(dimensions) < 2:
-        rule = f" for features of {dimensions} dimensions: a grid of two cells a side has "
-        rule += f"2^{dimensions} cells"
-    elif records is not None and records * float(epsilon) < THETA * 2 ** ((2 + dimensions) / 2):
-        rule = f": for {dimensions} dimensions, {records} records and this epsilon a grid has one "
-        rule += "cell a side"
-    if rule:
-        raise InvalidInput("mechanism.conversion", f"interactive{rule}", "grid")
 
 
 def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -> np.ndarray:

@@ -13,16 +13,21 @@ search goes on with certificates.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
 
 from ...wall.progress import Progress, no_progress
-from ..accounting.accountant import certified_epsilon, is_slow, odometer, quick
-from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
-from ..accounting.plan import Plan, Slot
+from ..accounting.accountant import (
+    certified_epsilon,
+    is_slow,
+    pure_and_rest,
+    quick,
+    smallest_by_rdp,
+)
+from ..accounting.curves import ORDERS, release_rdp
+from ..accounting.plan import Plan
 from ..accounting.pld import closed_epsilon
 from .base import M, Priced
 
@@ -131,13 +136,10 @@ def _levels(search: _Search) -> tuple[float, ...]:
 def estimate(plan: Plan) -> float:
     """The plan's approximate epsilon, in a fraction of a second: for searches, no guarantee."""
     releases = [quick(release) for release in plan.releases()]
-    cheap = replace(plan, slots=(Slot({}, tuple(releases)),))
-    epsilon = odometer(cheap, [release.cap for release in releases])
     closed = closed_epsilon([release for release in plan.releases() if release.cap], plan.delta)
-    epsilon = epsilon if closed is None else min(epsilon, closed)
-    pure = [pure_epsilon(release) for release in releases]
-    exact = [r.cap * cost for r, cost in zip(releases, pure, strict=True) if cost is not None]
-    return min(epsilon, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else epsilon
+    pure, rest = pure_and_rest(releases)
+    found = smallest_by_rdp(releases, plan.delta)[0], closed, None if rest else float(pure)
+    return min(epsilon for epsilon in found if epsilon is not None)
 
 
 def _demands(plan: Plan) -> tuple[float, float, float]:

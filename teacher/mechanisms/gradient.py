@@ -47,7 +47,7 @@ def gradient_sums(
     features = index.features
     sums, counted = np.zeros(weights.shape, dtype=np.int64), np.full((len(weights), 1), 0)
     entries = weights[0].size if len(weights) else 1
-    for rows, persons in _blocks(index, entries, whole=gain == 1):
+    for rows, size in _blocks(index, entries, gain):
         block = features[rows]
         inputs = np.full((len(block), block.shape[1] + 1), float(bias))
         inputs[:, :-1] = block
@@ -55,7 +55,7 @@ def gradient_sums(
         for total, records, w, unit in zip(sums, counted, weights, units, strict=True):
             logits = (inputs @ w.astype(np.float64)).astype(np.int64)  # below 2^33
             shrunk = clipped(RESIDUALS[space](logits, labels[rows], unit), squares)
-            added, number = _summed(inputs, shrunk.astype(np.float64), persons, gain)
+            added, number = _summed(inputs, shrunk.astype(np.float64), size, gain)
             total += added
             records += number
     return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
@@ -138,42 +138,40 @@ def exponentials() -> np.ndarray:
     return powers
 
 
-def _blocks(
-    index: ExactIndex, entries: int, *, whole: bool
-) -> Iterator[tuple[slice | np.ndarray, int]]:
-    """Rows whose parts are summed together, and how many persons they are, each with as many rows.
+def _blocks(index: ExactIndex, entries: int, gain: int) -> Iterator[tuple[slice | np.ndarray, int]]:
+    """Rows whose parts are summed together, and how many of them each person has (1: no persons).
 
-    0 persons where every row's part is added as it is: those of single rows, if ``whole``.
-    ``entries``: of a part, a count.
+    A person's rows are beside each other. ``entries``: of a part, a count.
     """
-    if index.persons is None and whole:
-        for start in range(0, len(index), ROWS):
-            yield slice(start, start + ROWS), 0
+
+    def persons_together(size: int) -> int:
+        return ROWS if size == gain == 1 else max(1, min(ROWS // size, PARTS // entries))
+
+    if index.persons is None:
+        for start in range(0, len(index), persons_together(1)):
+            yield slice(start, start + persons_together(1)), 1
         return
-    persons = index.ids if index.persons is None else index.persons
-    order = np.argsort(persons, kind="stable")
-    starts = np.unique(persons[order], return_index=True)[1]
+    order = np.argsort(index.persons, kind="stable")
+    starts = np.unique(index.persons[order], return_index=True)[1]
     sizes = np.diff(np.append(starts, len(order)))
     for size in np.unique(sizes).tolist():
-        own, apart = starts[sizes == size], size > 1 or not whole
-        together = max(1, min(ROWS // size, PARTS // entries)) if apart else ROWS
+        own, together = starts[sizes == size], persons_together(size)
         for first in range(0, len(own), together):
             firsts = own[first : first + together]
-            rows = order[(firsts[:, np.newaxis] + np.arange(size)).ravel()]
-            yield rows, len(firsts) if apart else 0
+            yield order[(firsts[:, np.newaxis] + np.arange(size)).ravel()], size
 
 
 def _summed(
-    inputs: np.ndarray, residuals: np.ndarray, persons: int, gain: int
+    inputs: np.ndarray, residuals: np.ndarray, size: int, gain: int
 ) -> tuple[np.ndarray, int]:
-    """Sum of the parts of rows, or of persons: int64 [d + 1, c], and what counts them.
+    """Sum of the parts of persons, with ``size`` rows each: int64 [d + 1, c], and what counts them.
 
     ``inputs``: float64 [r, d + 1]; ``residuals``: float64 [r, c], both integers, a person's rows
     beside each other. Each product is at most CLIP, so that partial sums are exact.
     """
-    if not persons:
+    if size == 1 and gain == 1:  # every row's part is added as it is
         return (inputs.T @ residuals).astype(np.int64), COUNT * len(inputs)
-    size = len(inputs) // persons
+    persons = len(inputs) // size
     of_rows = inputs.reshape(persons, size, -1).transpose(0, 2, 1)  # [persons, d + 1, size]
     parts = (of_rows @ residuals.reshape(persons, size, -1)).astype(np.int64)
     averages = np.sign(parts) * (np.abs(parts) // size)

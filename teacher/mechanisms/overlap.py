@@ -27,8 +27,7 @@ def clique_bounds(
     Algorithm 3), the number of colours of a greedy colouring. "local": of the largest clique that
     the query itself belongs to, by colouring its neighbours, never above the component's.
 
-    For "local" as for the others, the sum of 1 / bound over the balls S that contain a record is at
-    most 1: S is a clique, and the bound of each of its members is at least |S|.
+    The sum of 1 / bound over the balls of a record is at most 1: docs/privacy.md, section 15.
     """
     sizes = np.full(len(queries), len(queries), dtype=np.int64)
     if accounting == "queries":

@@ -81,11 +81,7 @@ class Auto(Mechanism):
 
     stages = ()
     open = True
-
-    @property
-    def once_a_round(self) -> bool:
-        """Queries may be left out, as for the mechanisms that it usually becomes."""
-        return True
+    once_a_round = True  # queries may be left out, as for the mechanisms that it usually becomes
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """Raises InvalidInput: it has no price before it is chosen."""

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ...wall.errors import InvalidInput
 from ...wall.label_kinds import STEPS
@@ -68,7 +69,6 @@ class Regression(Screened):
     screen_ratio: float = ratio()
 
     label_space = "value"
-    sampled = True
     rehearsed = True
 
     def __post_init__(self) -> None:
@@ -79,7 +79,8 @@ class Regression(Screened):
             raise InvalidInput("mechanism.window", "at least 1 and below cells", self.window)
 
     def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        return windows(self.counts(SCREEN, voters, keys, entropy), self.window).max(axis=1)
+        counts = self.counts(SCREEN, voters, keys, entropy)
+        return sliding_window_view(counts, self.window, axis=1).sum(axis=2).max(axis=1)
 
     def counts(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Neighbours in each cell of the range, in a new sample: int64 [n_queries, cells]."""
@@ -170,13 +171,3 @@ class PrivateKnnMedian(Regression):
         rate = Fraction(self.require("epsilon")) / 2
         drawn = entropy.choose(losses, [rate] * len(keys), keys, MEDIAN)
         return (2 * drawn + 1) * (STEPS + 1) // (2 * self.cells)
-
-
-def windows(counts: np.ndarray, width: int) -> np.ndarray:
-    """Sums of ``width`` adjacent entries of int64 [n, m]: int64 [n, m - width + 1].
-
-    >>> windows(np.array([[1, 2, 3, 4]]), 2)
-    array([[3, 5, 7]])
-    """
-    up_to = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
-    return up_to[:, width:] - up_to[:, :-width]

@@ -179,10 +179,3 @@ class Voters:
     def _count(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
         """A count of records, each of them one point, also a person."""
         return self._total(one_row_each, partial(count, *public), self.queries)
-
-    def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
-        """How many of PATE's classifiers choose each class: int64 [n_queries, c]."""
-        if classifier == "linear":
-            return self.ensembles[teachers].votes(self.queries)
-        assert self.inputs is not None
-        return self.networks[teachers].votes(self.inputs)

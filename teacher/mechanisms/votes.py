@@ -198,7 +198,6 @@ class SampledVotes(Votes):
     sample_rate: float = sampling(0.15)
     screen_ratio: float = ratio()
 
-    sampled = True
     rehearsed = True
 
     def sized_for(self, records: int, classes: int, rows: int, votes: int | None) -> Self:
@@ -326,7 +325,10 @@ class Pate(Votes):
         return ((self.classifier, self.teachers),)
 
     def tally(self, voters: Voters) -> np.ndarray:
-        return voters.teacher_votes(self.teachers, self.classifier)
+        if self.classifier == "linear":
+            return voters.ensembles[self.teachers].votes(voters.queries)
+        assert voters.inputs is not None
+        return voters.networks[self.teachers].votes(voters.inputs)
 
     def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         return self.tally(voters) if voters.tally is None else voters.tally

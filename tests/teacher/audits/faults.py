@@ -321,9 +321,9 @@ def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 def unclipped_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = gradient._summed
 
-    def summed(x: np.ndarray, r: np.ndarray, persons: int, gain: int) -> tuple[np.ndarray, int]:
-        added, counted = whole(x, r, persons, gain)
-        return added * max(1, len(x) // max(1, persons)), counted
+    def summed(x: np.ndarray, r: np.ndarray, size: int, gain: int) -> tuple[np.ndarray, int]:
+        added, counted = whole(x, r, size, gain)
+        return added * size, counted
 
     monkeypatch.setattr(gradient, "_summed", summed)
 

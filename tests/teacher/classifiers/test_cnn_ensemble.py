@@ -178,5 +178,5 @@ def test_queries_keep_their_images_when_a_part_is_selected(tmp_path):
     index = ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64))
     blank = np.zeros((30, 1), dtype=np.int8)
     voters = Voters(index, records.labels, CLASSES, blank, networks={5: networks}, inputs=queries)
-    votes = voters.select(rows).teacher_votes(5, "cnn")
+    votes = Gnmax(teachers=5, classifier="cnn").tally(voters.select(rows))
     np.testing.assert_array_equal(votes, networks.votes(queries[rows]))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms import gradient, sums, votes_in_cells
 from labelwall.teacher.mechanisms import voters as voters_module
-from labelwall.teacher.mechanisms.attributes import GRID, ballots
+from labelwall.teacher.mechanisms.attributes import GRID, clipped
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.overlap import clique_bounds
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.label_kinds import STEPS
+from labelwall.wall.label_kinds import STEPS, unpack
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 from tests.seeded_noise import SeededNoise
 from tests.teacher.audits import faults
@@ -88,7 +88,8 @@ def test_votes(drawn, k, gamma, seed):
 @given(data(labels=1 << CLASSES), st.integers(1, 6), SAMPLED, st.integers(1, 3))
 def test_attributes(drawn, k, gamma, tau):
     def statistic(v):
-        return v.votes(k, gamma, KEYS, "counts", SeededNoise(3), ballots(v.labels, CLASSES, tau))
+        cast = clipped(unpack(v.labels, CLASSES), tau)
+        return v.votes(k, gamma, KEYS, "counts", SeededNoise(3), cast)
 
     assert squared(drawn.moved(statistic)) <= 2 * tau * GRID**2
 

@@ -16,7 +16,6 @@ from labelwall.teacher.mechanisms.attributes import (
     GRID,
     GnmaxAttributes,
     PrivateKnnAttributes,
-    ballots,
     clipped,
 )
 from labelwall.teacher.mechanisms.values import (
@@ -25,12 +24,11 @@ from labelwall.teacher.mechanisms.values import (
     RANGE,
     PrivateKnnMean,
     PrivateKnnMedian,
-    windows,
 )
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import SCREEN
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.label_kinds import STEPS, pack
+from labelwall.wall.label_kinds import STEPS, pack, unpack
 from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
 from tests.teacher.laws import divergence
@@ -56,7 +54,7 @@ def test_votes_are_clipped_as_defined_and_rounded_down(tau):
     bits = every(7)
     votes = clipped(bits, tau)
     np.testing.assert_array_equal(votes, [slowly(row, tau) for row in bits.tolist()])
-    np.testing.assert_array_equal(ballots(pack(bits), 7, tau), votes)
+    np.testing.assert_array_equal(clipped(unpack(pack(bits), 7), tau), votes)
 
 
 @pytest.mark.parametrize("c", range(1, 8))
@@ -75,7 +73,7 @@ def test_no_swap_moves_the_votes_by_more_than_is_accounted_and_one_by_just_that(
 @given(st.integers(1, 62), st.integers(1, 62), st.data())
 def test_wide_votes_keep_the_constants(c, tau, data):
     codes = data.draw(st.lists(st.integers(0, (1 << c) - 1), min_size=2, max_size=6))
-    votes = ballots(np.array(codes, dtype=np.int64), c, tau)
+    votes = clipped(unpack(np.array(codes, dtype=np.int64), c), tau)
     assert squares(votes[:, None] - votes[None, :]) <= 2 * tau * GRID**2
 
 
@@ -119,8 +117,8 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
             mean, median = (replace(m, k=k, cells=3, window=1, threshold=None) for m in BOTH)
             total = mean.draw(MEAN, voters, ["0"], silent)[0]
             median.draw(MEDIAN, voters, ["0"], silent)
-            counts = median.counts(SCREEN, voters, ["0"], silent)
-            statistics.append((total, windows(counts, 1).max(), silent.choices[0][1]))
+            (largest,) = median.largest(voters, ["0"], silent)
+            statistics.append((total, largest, silent.choices[0][1]))
         for total, together, losses in statistics[1:]:
             moved = losses - statistics[0][2]
             worst["sum"] = max(worst["sum"], abs(int(total - statistics[0][0])))
