@@ -79,7 +79,7 @@ def _by_budget(given: Namespace, files: Settings, dotted: Settings) -> dict[floa
 def _known(config: Config, rehearsed: bool) -> list[str]:
     """The methods that have settings for such rows, by rehearsals if there are any."""
     labels, unit = config.data.labels, config.privacy.unit
-    planned = [kind for kind, plan in PLANNERS.items() if plan is not None and rehearsed]
+    planned = PLANNERS if rehearsed else ()
     mechanisms = {kind: mechanism_class(kind) for kind in (*planned, *PATE)}
     fits = [
         kind

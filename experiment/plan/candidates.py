@@ -1,4 +1,4 @@
-"""What each kind of mechanism tries on public rows; PLANNERS has None if that is nothing."""
+"""What each kind of mechanism that is rehearsed tries on public rows: PLANNERS."""
 
 import math
 from collections.abc import Sequence
@@ -213,7 +213,7 @@ OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, stricter_votes, time
 OF_VALUES: Candidates[Any] = Candidates(values)
 AROUND_BUDGETS = [partial(around_budgets, step) for step in tuning.BUDGET_STEPS]
 OF_BUDGETS: Candidates[Any] = Candidates(budgets, AROUND_BUDGETS, times=2)
-PLANNERS: dict[str, Candidates[Any] | None] = {
+PLANNERS: dict[str, Candidates[Any]] = {
     "private_knn": OF_VOTES,
     "private_radius": OF_VOTES,
     "ind_knn": OF_BUDGETS,
@@ -223,17 +223,4 @@ PLANNERS: dict[str, Candidates[Any] | None] = {
     "private_linear_value": OF_SUMS,
     "private_knn_mean": OF_VALUES,
     "private_knn_median": OF_VALUES,
-    "naive_knn": None,
-    "lnmax": None,
-    "gnmax": None,
-    "confident_gnmax": None,
-    "radius": None,
-    "batch_knn": None,
-    "private_knn_attributes": None,
-    "gnmax_attributes": None,
-    "score": None,
-    "score_attributes": None,
-    "score_value": None,
-    "score_tables": None,
-    "score_tables_attributes": None,
 }

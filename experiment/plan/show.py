@@ -18,7 +18,7 @@ from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData, listed
 from ...wall.guarantee import for_unit, protected
 from ...wall.progress import Progress, no_progress
-from .planner import Choice, Optimum, Reason
+from .planner import Choice, Optimum
 
 WEAK = 10.0  # epsilon above which a guarantee means little
 TABLE_WIDTH = 112  # columns of characters
@@ -34,10 +34,6 @@ PROOFS = {
     "pld": "by privacy loss distributions",
     "tight": "by Renyi divergences",
     "pure_added": "by adding pure epsilons",
-}
-SAFER = {  # why a kind is chosen that is not the best by its forecast
-    Reason.FOREIGN: "public rows differ from these, so {} is chosen: its classifier needs none",
-    Reason.GUESSED: "{} is within the error, and gains most if there are more records than guessed",
 }
 
 
@@ -259,6 +255,4 @@ def _source(optimum: Optimum[Any]) -> str:
     text = optimum.source
     if optimum.frequent:
         text += f"; always the most frequent class is right on {optimum.frequent:.1%} of them"
-    if optimum.reason is Reason.BEST:
-        return text
-    return f"{text} ({SAFER[optimum.reason].format(optimum.chosen.mechanism.kind)})"
+    return f"{text} ({optimum.safer})" if optimum.safer else text
