@@ -19,11 +19,7 @@ from .run.tuning import REHEARSAL
 
 
 def train(
-    config: Config,
-    run_dir: Path,
-    console: Console,
-    isolate: bool = False,
-    update: bool = False,
+    config: Config, run_dir: Path, console: Console, isolate: bool = False, update: bool = False
 ) -> Summary:
     """Run, or resume, an experiment, and write its report.
 

@@ -118,10 +118,6 @@ class Cell:
         return None if self.reference else self.config.budget.epsilon
 
     @property
-    def runs(self) -> bool:
-        return self.baseline is None and self.reference is None
-
-    @property
     def folder(self) -> str:
         """Its place under the comparison's folder."""
         budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
@@ -223,7 +219,6 @@ def _cells(method: MethodConfig, shared: Mapping[str, Any]) -> Iterator[Cell]:
 
 
 def _config(shared: Mapping[str, Any], epsilon: float | None, own: Mapping[str, Any]) -> Config:
-    """The configuration of a run with ``own`` settings at a budget."""
     more = {name: value for name, value in own.items() if name != "epsilon"}
     budget = {} if epsilon is None else {"epsilon": epsilon}
     return config_of(merged(merged(shared, more), {"budget": budget}))

@@ -66,7 +66,6 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
 
 
 def _by_budget(given: Namespace, files: Settings, dotted: Settings) -> dict[float, Settings]:
-    """The settings of a run at each budget."""
     budgets = [1.0] if given.epsilon is None else given.epsilon
     if not budgets:
         raise InvalidInput("epsilon", "at least one budget", budgets)

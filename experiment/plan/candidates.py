@@ -8,12 +8,7 @@ from typing import Any, TypeVar
 
 from ...student.asking.boosted import TREES
 from ...teacher.mechanisms.ind_knn import IndKnn
-from ...teacher.mechanisms.sums import (
-    MAX_NEIGHBOURS,
-    MAX_STEPS,
-    LinearSums,
-    ReverseKnn,
-)
+from ...teacher.mechanisms.sums import MAX_NEIGHBOURS, MAX_STEPS, LinearSums, ReverseKnn
 from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes

@@ -262,12 +262,7 @@ class Rehearsal:
         return self._alone.get(key)
 
     def _by_queries(
-        self,
-        view: View,
-        mechanism: Mechanism,
-        fold: int,
-        rng: np.random.Generator,
-        queries: int,
+        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator, queries: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """(which labelled rows are asked about, their labels) if each is a query of its own."""
         asked = self._asked(fold) & (self._order < tuning.MAX_NEIGHBOURS)

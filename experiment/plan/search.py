@@ -112,13 +112,8 @@ def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
         unit=config.privacy.unit,
         periods=round(1 / config.budget.first),
         custodians=config.schedule.custodians,
-        given=given_of(config),
+        given=getattr(config.mechanism, "given", {}),
     )
-
-
-def given_of(config: Config) -> Mapping[str, Any]:
-    """Settings of the mechanism that a search keeps."""
-    return getattr(config.mechanism, "given", {})
 
 
 def search(
@@ -208,9 +203,12 @@ def _optima(
     refused: BudgetRefused | None = None
     # Kinds with few candidates come first: others that are far behind them are left soon.
     for mechanism in sorted(mechanisms, key=lambda each: not each.once_a_round):
-        for asked in _numbers(mechanism, goal):
+        prepaid, numbers = mechanism.charging is Charging.PREPAID, [goal.asked]
+        if prepaid:  # budgets of records deplete
+            numbers = [max(goal.rounds, round(share * goal.queries)) for share in tuning.ASKED]
+        for asked in numbers:
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
-            if mechanism.charging is Charging.PREPAID and (asked or 0) < worth:
+            if prepaid and (asked or 0) < worth:
                 continue  # even if all of them were right
             own = replace(goal, worth=worth, asked=asked)
             try:
@@ -235,13 +233,6 @@ def _taken(optima: Sequence[Optimum[Any]], foreign: Callable[[View], bool]) -> O
     if not best.goal.told and leaving[0].chosen.worth > near:
         return replace(leaving[0], safer=GUESSED.format(leaving[0].chosen.mechanism.kind))
     return best
-
-
-def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:
-    """Numbers of queries to plan for: several if budgets of records deplete."""
-    if mechanism.charging is not Charging.PREPAID:
-        return [goal.asked]
-    return [max(goal.rounds, round(share * goal.queries)) for share in tuning.ASKED]
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:
@@ -338,7 +329,7 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
     """
     mechanism, view = choice.mechanism, choice.view
     if mechanism.once_a_round:
-        mechanism = noiseless(mechanism, given_of(config))
+        mechanism = noiseless(mechanism, getattr(config.mechanism, "given", {}))
     box = [list(side) for side in view.box]
     config = replace(config, features=view.features, whiten=view.whiten, box=box)
     caps, rounds = split_rounds(config, mechanism, choice.asked, choice.cap)

@@ -78,7 +78,13 @@ class FinishedRun:
 def read_run(run_dir: Path) -> FinishedRun:
     """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
     folder = RunFolder(run_dir)
-    _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite", "student.safetensors")
+    for needed in (folder.summary, folder.config, folder.ledger, folder.student):
+        if not needed.is_file():
+            raise MissingData(
+                "`run_dir` must be the folder of a finished run. "
+                f"Found {str(run_dir)!r} without {needed.name}. "
+                "`labelwall run` with the same --run_dir finishes a run."
+            )
     config, summary = load_config(folder.config), read(Summary, folder.summary)
     finding = audit(folder.ledger, expect_head=summary.ledger_head)
     unsafe = summary.unsafe or finding.unsafe
@@ -110,16 +116,6 @@ def _problems(config: Config, summary: Summary, finding: Finding) -> list[str]:
         for source, claimed in stated.items()
         if claimed != finding.epsilon
     ]
-
-
-def _require(run_dir: Path, *files: str) -> None:
-    for needed in files:
-        if not (run_dir / needed).is_file():
-            raise MissingData(
-                "`run_dir` must be the folder of a finished run. "
-                f"Found {str(run_dir)!r} without {needed}. "
-                "`labelwall run` with the same --run_dir finishes a run."
-            )
 
 
 def write_report(run_dir: Path) -> Path:

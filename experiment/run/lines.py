@@ -60,11 +60,8 @@ def by_class(score: StudentScore, space: LabelSpace) -> tuple[float | None, floa
 
 def uneven(summary: Summary) -> str:
     """What accuracy hides of the classes, for a reader; empty where it hides nothing."""
-    accuracy, balanced, worst = (
-        summary.test_accuracy,
-        summary.balanced_accuracy,
-        summary.worst_class,
-    )
+    accuracy, balanced = summary.test_accuracy, summary.balanced_accuracy
+    worst = summary.worst_class
     if accuracy is None or balanced is None or worst is None:
         return ""
     even = abs(balanced - accuracy) <= UNEVEN and worst >= SELDOM
