@@ -3,16 +3,14 @@
 Loads without torch.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
 from ...teacher.baselines.baseline_settings import AnyBaseline
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
-from ...wall.computing import Computing
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.settings import build, config_of, merged
@@ -123,13 +121,6 @@ class Cell:
         budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
         method = re.sub(r"[^a-z0-9]+", "_", self.method.lower()).strip("_")
         return f"{method}/{budget}/seed_{self.config.seed}"
-
-    def settings(self) -> dict[str, Any]:
-        """All that decides its result, as JSON."""
-        known: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        for entry in fields(Computing):  # which change no result
-            del known["config"][entry.name]
-        return known
 
 
 def cells_of(

@@ -10,7 +10,7 @@ import resource
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from ...teacher.custody.solver import solved
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
 from ...teacher.records.private_records import open_records
+from ...wall.computing import Computing
 from ...wall.console import Console
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
@@ -218,8 +219,10 @@ def spent(cells: list[Cell]) -> str:
 
 def _settings(cell: Cell, public: PublicData) -> dict[str, Any]:
     """All that decides its result, the test rows included, as JSON."""
-    tests = digest(public.test_inputs, digest(public.test_labels))
-    return cell.settings() | {"test_sha256": tests}
+    known: dict[str, Any] = json.loads(json.dumps(asdict(cell)))
+    for entry in fields(Computing):  # which change no result
+        del known["config"][entry.name]
+    return known | {"test_sha256": digest(public.test_inputs, digest(public.test_labels))}
 
 
 def _stored(cell: Cell, bench: Bench) -> dict[str, Any] | None:

@@ -126,7 +126,12 @@ def write_report(run_dir: Path) -> Path:
     """
     run = read_run(run_dir)
     write_file(run.folder.card, card(run))
-    write_file(run.folder.report, render("report.html", _shown(run)))  # ends a period
+    shown = {
+        **_shown(run),
+        "pictures": _pictures(run.folder, run.summary),
+        "seen": public_pictures(run.folder, run.summary, run.info.labels.names),
+    }
+    write_file(run.folder.report, render("report.html", shown))  # ends a period
     return run.folder.report
 
 
@@ -219,8 +224,6 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "shown_config": settings,
         "measures": last.measures,
         "measured": worst(measured, lambda named: named[1].auroc),
-        "pictures": _pictures(run.folder, run.summary),
-        "seen": public_pictures(run.folder, run.summary, space.names),
     }
 
 
