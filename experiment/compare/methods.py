@@ -44,7 +44,7 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     config = config_of(shared)
     public = read_public(config.data)
     rows, records = len(public.inputs), config.records(len(public.inputs))
-    rehearsed = labelled_rows(public, MIN_ROWS, 1, 0) is not None
+    rehearsed = labelled_rows(public, 1, 0) is not None
     known = _known(config, rehearsed)
     kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
     if unknown := [kind for kind in kinds if kind not in known]:

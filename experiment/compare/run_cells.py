@@ -57,7 +57,6 @@ from ...wall.preprocessing import Preprocessing
 from ...wall.progress import no_progress
 from ..config.config import Config
 from ..config.own import CURES, run_name
-from ..config.tuning import MIN_ROWS
 from ..plan import tuning
 from ..plan.rehearsal import LabelledRows, labelled_rows
 from ..plan.search import by_features, decided
@@ -277,7 +276,7 @@ def _trained(cell: Cell, baseline: AnyBaseline, bench: Bench) -> dict[str, Any]:
     tell_budgets(own, bench.console.warn)
     settings = config.public_side()
     rates = baseline.at_rates(tuning.RATES) if cell.rehearsed else []
-    labelled = labelled_rows(public, MIN_ROWS, tuning.MAX_LABELLED, config.seed)
+    labelled = labelled_rows(public, tuning.MAX_LABELLED, config.seed)
     if rates and labelled is not None:
         settings, baseline = _rehearsed(config, rates, labelled, bench)
     records = open_records(config.data, bench.task)

@@ -306,7 +306,7 @@ def _rehearsal(
     seed = settings.seed
     most = tuning.MAX_NETWORK if network else tuning.MAX_LABELLED
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
-    labelled = labelled_rows(public, MIN_ROWS, most, seed)
+    labelled = labelled_rows(public, most, seed)
     if labelled is None:
         rule = f"at least {MIN_ROWS} labelled public or test rows, to rehearse on"
         raise InvalidInput("data.test", rule, len(public.test_labels))
