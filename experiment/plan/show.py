@@ -174,27 +174,23 @@ def render_plan(shown: dict) -> str:
 
 def describe_candidates(optimum: Optimum[Any]) -> dict[str, Any]:
     """candidates (best first), reason, source (of the rows rehearsed on)."""
-    return {
-        "candidates": [_entry(choice) for choice in optimum.tried],
-        "reason": sentence(optimum),
-        "source": _source(optimum),
-    }
-
-
-def _entry(choice: Choice[Any]) -> dict[str, object]:
-    return {
-        "epsilon": round_up(choice.epsilon),
-        "mechanism": choice.mechanism.fields(),
-        "view": str(choice.view),
-        "cap": choice.cap,
-        "expected": {
-            "asked": choice.asked,
-            "answered": choice.answered,
-            "label_accuracy": choice.accuracy,
-            "right": choice.right,
-            "spread": choice.spread,
-        },
-    }
+    candidates = [
+        {
+            "epsilon": round_up(choice.epsilon),
+            "mechanism": choice.mechanism.fields(),
+            "view": str(choice.view),
+            "cap": choice.cap,
+            "expected": {
+                "asked": choice.asked,
+                "answered": choice.answered,
+                "label_accuracy": choice.accuracy,
+                "right": choice.right,
+                "spread": choice.spread,
+            },
+        }
+        for choice in optimum.tried
+    ]
+    return {"candidates": candidates, "reason": sentence(optimum), "source": _source(optimum)}
 
 
 def choices_table(choices: Sequence[Choice[Any]]) -> str:
@@ -202,19 +198,15 @@ def choices_table(choices: Sequence[Choice[Any]]) -> str:
     lines = [f"{len(choices)} rehearsed; labels right, rows labelled, features, method (* chosen):"]
     for choice in choices[:SHOWN]:
         mark, known = "*" if choice is choices[0] else " ", expected(choice)
-        line = f"{mark} {known:18} {choice.answered:6.0f}  {choice.view}  {_described(choice)}"
+        words = (
+            f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in choice.mechanism.fields().items()
+            if name != "kind" and value not in (None, 0.0)
+        )
+        method = f"{choice.mechanism.kind}: {', '.join(words)}"
+        line = f"{mark} {known:18} {choice.answered:6.0f}  {choice.view}  {method}"
         lines.append(line if len(line) <= TABLE_WIDTH else f"{line[: TABLE_WIDTH - 3]}...")
     return "\n".join(lines)
-
-
-def _described(choice: Choice[Any]) -> str:
-    """Its mechanism: kind and fields, those that are not given left out."""
-    words = (
-        f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in choice.mechanism.fields().items()
-        if name != "kind" and value not in (None, 0.0)
-    )
-    return f"{choice.mechanism.kind}: {', '.join(words)}"
 
 
 def expected(choice: Choice[Any]) -> str:
