@@ -13,10 +13,9 @@
 
 import html
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,10 +44,11 @@ def _configured(
     place: Path,
     settings: Settings,
     private: bool,
-    timely: Callable[[float, Config, Config], Config] | None = None,
+    folder: RunFolder | None,
+    console: Console,
     **budget: Any,
 ) -> Config:
-    """``timely``: as ``within``, where ``minutes`` are among the options of ``budget``."""
+    """``folder``, ``console``: as of ``within``, for ``minutes`` among the ``budget``."""
     own = data.options(place, private)
     own |= {name: value for name, value in budget.items() if value is not None}
     for name in budget.keys() & own.keys():
@@ -56,10 +56,11 @@ def _configured(
             raise InvalidInput(name, "a number", own[name])
     named, minutes = data.named(settings), own.pop("minutes", None)
     config = config_of(own_settings(own, named))
-    if minutes is None or timely is None:
+    if minutes is None:
         return config
     decided, own = "backbone" in named.get("student", {}), own | {"refine": True}
-    return timely(minutes, config, refined(minutes, decided, lambda: own_settings(own, named)))
+    other = refined(minutes, decided, lambda: own_settings(own, named))
+    return within(minutes, config, other, folder, console)
 
 
 def _kept(custody: Path) -> Path:
@@ -78,7 +79,7 @@ def _temporary(
 ) -> tuple[Path, str | Path | None]:
     """(run_dir, custody) of a call that names none: always said, since a ledger is there."""
     lines = [f"run_dir={str(data.scratch / 'run')!r}"]
-    if data.keeps_rows and custody is None:
+    if data.in_memory and data.private is not None and custody is None:
         custody = data.scratch / "custody"
         lines.append(
             f"custody={str(custody)!r}, PRIVATE. Name both to continue in another program; another "
@@ -141,6 +142,7 @@ def fit(
         if run_dir is None:
             run_dir, custody = _temporary(data, custody, console)
         run_dir = place = Path(run_dir)
+        folder = RunFolder(run_dir)
         if teachers:
             settings = {"teacher": list(teachers), "mechanism": {"kind": AUTO}, **settings}
             place = run_dir / ROWS
@@ -148,15 +150,14 @@ def fit(
         elif data.in_memory:
             if custody is None:
                 raise InvalidInput("custody", "the custodian's directory, for rows in memory", None)
-            place, folder = _kept(Path(custody)), RunFolder(run_dir)
+            place = _kept(Path(custody))
             if folder.stopped.exists() and not folder.summary.exists():
                 data.replace_private(place)  # by mended ones
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         budget |= {"periods": periods, "minutes": minutes}
-        timely = partial(within, folder=RunFolder(run_dir), console=console)
-        config = _configured(data, place, settings, not teachers, timely, **budget)
+        config = _configured(data, place, settings, not teachers, folder, console, **budget)
         train(config, run_dir, console, isolate)
         write_file(run_dir / LABELS, data.label_type())
     return load(run_dir)
@@ -203,11 +204,11 @@ def plan(
     """
     from ..teacher.accounting.accountant import require_affordable
 
+    console = Console(quiet=quiet)
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         budget |= {"periods": periods, "minutes": minutes}
-        timely = partial(within, folder=None, console=(console := Console(quiet=quiet)))
-        config = _configured(data, Path(scratch), settings, False, timely, **budget)
+        config = _configured(data, Path(scratch), settings, False, None, console, **budget)
         config, shown, text = priced(config, console)
         require_affordable(config.plan())
         seconds, line = lasting(config, console)
@@ -223,29 +224,22 @@ def priced(
     Where the method is open it is chosen on public rows. Raises InvalidInput, MissingData (public
     rows), BudgetRefused.
     """
-    from .plan.show import (
-        choices_table,
-        describe_candidates,
-        describe_plan,
-        reason,
-        render_plan,
-        tell_columns,
-    )
+    from .plan import show
 
-    tell_columns(config.data, config.open, console)
+    show.tell_columns(config.data, config.open, console)
     if not config.open:
-        shown = describe_plan(config.schedule, console.progress)
+        shown = show.describe_plan(config.schedule, console.progress)
         warning = large(config.budget.delta, config.records(1))
-        return config, shown, "\n".join(filter(None, (render_plan(shown), warning)))
+        return config, shown, "\n".join(filter(None, (show.render_plan(shown), warning)))
     from .plan.search import best_plan  # takes a second
 
     with console.timed("rehearsal"):
         config, optimum = best_plan(config, console, min_accuracy)
-    shown, records = describe_plan(config.schedule), optimum.goal.expected_records
+    shown, records = show.describe_plan(config.schedule), optimum.goal.expected_records
     shown["expected_records"] = records
-    lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum)
+    lines = show.choices_table(optimum.tried), show.render_plan(shown), "", show.reason(optimum)
     text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
-    return config, shown | describe_candidates(optimum), text
+    return config, shown | show.describe_candidates(optimum), text
 
 
 def lasting(config: Config, console: Console) -> tuple[dict[str, Any], str]:

@@ -40,6 +40,7 @@ SHADOWS = 16  # models, each of half of the public rows
 FEW = 10  # non-members of a class, below which its own mean tells little
 IMPROBABLE, TINY = -30.0, 1e-12  # a logit; a deviation
 CONFIDENCE = 0.95
+ABOVE = "ABOVE THE BOUND: members and non-members differ otherwise, too, or the ledger is wrong"
 RATIO, LOSS = "likelihood ratio, shadow models on public rows", "loss threshold"
 
 
@@ -76,9 +77,7 @@ class Attacked:
     __repr__ = __str__
 
 
-ABOVE = "ABOVE THE BOUND: members and non-members differ otherwise, too, or the ledger is wrong"
-
-
+@owner_alone()
 def attack(
     run_dir: str | Path,
     *,
@@ -94,12 +93,7 @@ def attack(
     ``progress`` hears how many rows the model has seen.
     Reads private rows: what it returns is PRIVATE. Raises MissingData, InvalidInput.
     """
-    with owner_alone():
-        return _attacked(Path(run_dir), members, nonmembers, progress)
-
-
-def _attacked(run_dir: Path, members: Any, nonmembers: Any, progress: Progress) -> Attacked:
-    model, config = Model(run_dir), load_config(run_dir / "config.yaml")
+    model, config = Model(run_dir), load_config(Path(run_dir) / "config.yaml")
     student, task, public = model.student, describe(config.data), read_public(config.data)
     space, plain = student.info.labels, preprocessed(student.info.spec(student.weights))
     if members is not None:

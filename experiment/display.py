@@ -21,11 +21,8 @@ class ShowsFacts(ABC):
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
     """A table of HTML, whose cells are texts."""
-    shown = [row_of("th", header)] if header else []
-    return f"<table>{''.join([*shown, *(row_of('td', row) for row in rows)])}</table>"
-
-
-def row_of(tag: str, cells: Iterable[object]) -> str:
-    """A table's row of cells, each within a ``tag``."""
-    style = ' style="text-align: left"'
-    return f"<tr>{''.join(f'<{tag}{style}>{html.escape(str(c))}</{tag}>' for c in cells)}</tr>"
+    shown, lines = "", [("th", header)] if header else []
+    for tag, cells in [*lines, *(("td", row) for row in rows)]:
+        start, end = f'<{tag} style="text-align: left">', f"</{tag}>"
+        shown += f"<tr>{''.join(f'{start}{html.escape(str(c))}{end}' for c in cells)}</tr>"
+    return f"<table>{shown}</table>"

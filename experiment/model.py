@@ -257,26 +257,25 @@ class Model(ShowsFacts):
 
     def inputs(self, rows: Any) -> Any:
         """Rows as the student takes them."""
-        if not is_frame(rows) or self.student.info.table is None:
-            if isinstance(rows, str | Path) and Path(rows).is_dir() and not self.student.info.table:
-                from .use.classify import image_paths
+        info = self.student.info
+        if info.table is not None and is_frame(rows):
+            plain = [c.name for c in info.table.columns if c.kind != "number"]
+            return info.table.entries("rows", read_frame("rows", rows, plain))
+        if isinstance(rows, str | Path) and Path(rows).is_dir() and not info.table:
+            from .use.classify import image_paths
 
-                return image_paths([Path(rows)])
-            if isinstance(rows, str | Path | np.ndarray):
-                return rows
-            first = rows[0] if isinstance(rows, list) and rows else None
-            if hasattr(first, "convert"):  # images of Pillow
-                self.student.read([])  # raises but for a student of images
-                *size, channels = self.student.info.input_shape
-                white = self.student.info.white
-                images = [
-                    readers.pixels_of(row.copy(), (size[0], size[1]), channels, white)
-                    for row in rows
-                ]
-                return np.stack(images)
-            return rows if isinstance(first, str | Path) else np.asarray(as_array(rows))
-        plain = [c.name for c in self.student.info.table.columns if c.kind != "number"]
-        return self.student.info.table.entries("rows", read_frame("rows", rows, plain))
+            return image_paths([Path(rows)])
+        if isinstance(rows, str | Path | np.ndarray):
+            return rows
+        first = rows[0] if isinstance(rows, list) and rows else None
+        if hasattr(first, "convert"):  # images of Pillow
+            self.student.read([])  # raises but for a student of images
+            height, width, channels = info.input_shape
+            size = height, width
+            return np.stack(
+                [readers.pixels_of(row.copy(), size, channels, info.white) for row in rows]
+            )
+        return rows if isinstance(first, str | Path) else np.asarray(as_array(rows))
 
 
 def load(path: str | Path) -> Model:

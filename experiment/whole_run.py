@@ -19,11 +19,7 @@ from .run.tuning import REHEARSAL
 
 
 def train(
-    config: Config,
-    run_dir: Path,
-    console: Console,
-    isolate: bool = False,
-    update: bool = False,
+    config: Config, run_dir: Path, console: Console, isolate: bool = False, update: bool = False
 ) -> Summary:
     """Run, or resume, an experiment, and write its report.
 
@@ -31,56 +27,49 @@ def train(
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    rounds, rehearsal = range(1, len(config.rounds) + 1), REHEARSAL if config.open else 0.0
-    with console.whole(guessed(rounds, rehearsal)):
-        return _trained(config, run_dir, console, isolate, update)
-
-
-def _trained(
-    config: Config, run_dir: Path, console: Console, isolate: bool, update: bool
-) -> Summary:
-    """``train``, part by part."""
     from .plan.show import announce, tell_columns
 
-    folder, entropy = RunFolder(run_dir), None
-    private = placed(config.private_side(), run_dir)
-    if not isolate and config.teacher is None:  # else another process alone looks into it
-        from ..teacher.custody.places import require_budget, require_there
-        from ..teacher.noise.entropy import SystemEntropy
+    rounds, rehearsal = range(1, len(config.rounds) + 1), REHEARSAL if config.open else 0.0
+    with console.whole(guessed(rounds, rehearsal)):
+        folder, entropy = RunFolder(run_dir), None
+        private = placed(config.private_side(), run_dir)
+        if not isolate and config.teacher is None:  # else another process alone looks into it
+            from ..teacher.custody.places import require_budget, require_there
+            from ..teacher.noise.entropy import SystemEntropy
 
-        require_budget(private)
-        require_there(config.data)  # before a rehearsal
-        entropy = SystemEntropy()
-    tell_columns(config.data, config.open, console)
-    given, config = config, resumed(config, folder)
-    if config.open and config.teacher is not None:
-        config = served(config, service_plan(config.teacher))
-    elif config.open:
-        console.say("auto: rehearsing mechanisms and features on public rows")
-        from .plan.search import decided  # torch, whose import takes seconds: after the first line
+            require_budget(private)
+            require_there(config.data)  # before a rehearsal
+            entropy = SystemEntropy()
+        tell_columns(config.data, config.open, console)
+        given, config = config, resumed(config, folder)
+        if config.open and config.teacher is not None:
+            config = served(config, service_plan(config.teacher))
+        elif config.open:
+            console.say("auto: rehearsing mechanisms and features on public rows")
+            from .plan.search import decided  # torch, which takes seconds: after the first line
 
-        assert private.directory is not None
-        with console.timed("rehearsal"):
-            config = decided(config, folder, private.directory, console)
-    given = config if given.open else given
-    announce(config.data, given.schedule, config.schedule, console)
-    from .report.report import write_report
-    from .run import entry  # as above
-    from .run.lines import period_lines, seldom_found
+            assert private.directory is not None
+            with console.timed("rehearsal"):
+                config = decided(config, folder, private.directory, console)
+        given = config if given.open else given
+        announce(config.data, given.schedule, config.schedule, console)
+        from .report.report import write_report
+        from .run import entry  # as above
+        from .run.lines import period_lines, seldom_found
 
-    summary = entry.run(
-        config,
-        run_dir,
-        entropy=entropy,
-        console=console,
-        isolate=isolate,
-        custodian=private.directory,
-        update=update,
-    )
-    for line in [*period_lines(summary), *seldom_found(summary)]:
-        console.say(line)
-    with console.timed("report"):
-        write_report(run_dir)
+        summary = entry.run(
+            config,
+            run_dir,
+            entropy=entropy,
+            console=console,
+            isolate=isolate,
+            custodian=private.directory,
+            update=update,
+        )
+        for line in [*period_lines(summary), *seldom_found(summary)]:
+            console.say(line)
+        with console.timed("report"):
+            write_report(run_dir)
     return summary
 
 

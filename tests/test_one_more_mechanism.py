@@ -27,9 +27,6 @@ from .nearest_record import answers
 
 ATTACKS["nearest_record"] = answers, _with(epsilon=2.0)
 """,
-    "experiment/plan/candidates.py": """
-PLANNERS["nearest_record"] = None
-""",
 }
 pytestmark = pytest.mark.slow
 

@@ -119,10 +119,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--persons_file": "with remove: text file with one person's id a line",
         "--dry_run": flag("say what would be done, and change nothing"),
     },
-    "init": {
-        "--minutes": MINUTES,
-        "--out": option("file to write", default="labelwall.yaml"),
-    },
+    "init": {"--minutes": MINUTES, "--out": option("file to write", default="labelwall.yaml")},
 }
 
 

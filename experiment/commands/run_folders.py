@@ -23,9 +23,7 @@ FORMATS = {
 
 
 def _parsed(
-    command: Callable[[Sequence[str]], int],
-    args: Sequence[str],
-    options: dict[str, Any],
+    command: Callable[[Sequence[str]], int], args: Sequence[str], options: dict[str, Any]
 ) -> Namespace:
     does = inspect.getdoc(command)
     parser = ArgumentParser(f"labelwall {command.__name__}", description=does)

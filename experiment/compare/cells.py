@@ -3,16 +3,14 @@
 Loads without torch.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
 from ...teacher.baselines.baseline_settings import AnyBaseline
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
-from ...wall.computing import Computing
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.settings import build, config_of, merged
@@ -118,22 +116,11 @@ class Cell:
         return None if self.reference else self.config.budget.epsilon
 
     @property
-    def runs(self) -> bool:
-        return self.baseline is None and self.reference is None
-
-    @property
     def folder(self) -> str:
         """Its place under the comparison's folder."""
         budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
         method = re.sub(r"[^a-z0-9]+", "_", self.method.lower()).strip("_")
         return f"{method}/{budget}/seed_{self.config.seed}"
-
-    def settings(self) -> dict[str, Any]:
-        """All that decides its result, as JSON."""
-        known: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        for entry in fields(Computing):  # which change no result
-            del known["config"][entry.name]
-        return known
 
 
 def cells_of(
@@ -223,7 +210,6 @@ def _cells(method: MethodConfig, shared: Mapping[str, Any]) -> Iterator[Cell]:
 
 
 def _config(shared: Mapping[str, Any], epsilon: float | None, own: Mapping[str, Any]) -> Config:
-    """The configuration of a run with ``own`` settings at a budget."""
     more = {name: value for name, value in own.items() if name != "epsilon"}
     budget = {} if epsilon is None else {"epsilon": epsilon}
     return config_of(merged(merged(shared, more), {"budget": budget}))

@@ -44,7 +44,7 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     config = config_of(shared)
     public = read_public(config.data)
     rows, records = len(public.inputs), config.records(len(public.inputs))
-    rehearsed = labelled_rows(public, MIN_ROWS, 1, 0) is not None
+    rehearsed = labelled_rows(public, 1, 0) is not None
     known = _known(config, rehearsed)
     kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
     if unknown := [kind for kind in kinds if kind not in known]:
@@ -66,7 +66,6 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
 
 
 def _by_budget(given: Namespace, files: Settings, dotted: Settings) -> dict[float, Settings]:
-    """The settings of a run at each budget."""
     budgets = [1.0] if given.epsilon is None else given.epsilon
     if not budgets:
         raise InvalidInput("epsilon", "at least one budget", budgets)
@@ -79,7 +78,7 @@ def _by_budget(given: Namespace, files: Settings, dotted: Settings) -> dict[floa
 def _known(config: Config, rehearsed: bool) -> list[str]:
     """The methods that have settings for such rows, by rehearsals if there are any."""
     labels, unit = config.data.labels, config.privacy.unit
-    planned = [kind for kind, plan in PLANNERS.items() if plan is not None and rehearsed]
+    planned = PLANNERS if rehearsed else ()
     mechanisms = {kind: mechanism_class(kind) for kind in (*planned, *PATE)}
     fits = [
         kind

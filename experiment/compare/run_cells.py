@@ -8,8 +8,9 @@ import json
 import os
 import resource
 import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,42 +18,58 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...student.asking.features import digest
+from ...student.asking.features import PublicFeatures, digest, first_extractor, whitened
 from ...student.batches import Lesson, Pool
 from ...student.measures import means
+from ...student.public_settings import PublicSide
 from ...student.scores import measured
 from ...student.several_devices import parallel, require_devices
 from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.baselines.baseline_settings import AnyBaseline, PrivateClassification
-from ...teacher.baselines.private_classifiers import require_diffprivlib
+from ...teacher.accounting.conversion import round_up
+from ...teacher.baselines.baseline_settings import (
+    AnyBaseline,
+    LinearNoisySgd,
+    NoisySgd,
+    PrivateClassification,
+)
+from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
+from ...teacher.baselines.private_classifiers import (
+    PrivateClassifier,
+    fit_privately,
+    require_diffprivlib,
+)
 from ...teacher.custody.places import tell_budgets
 from ...teacher.custody.solver import solved
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
 from ...teacher.records.private_records import open_records
+from ...wall.computing import Computing
 from ...wall.console import Console
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
+from ...wall.features.embedder import Embedder
 from ...wall.files import reading, write_file
 from ...wall.labels import has_truth
+from ...wall.matrices import MAX_ENTRY
 from ...wall.preprocessing import Preprocessing
+from ...wall.progress import no_progress
 from ..config.config import Config
 from ..config.own import CURES, run_name
-from ..config.tuning import MIN_ROWS
 from ..plan import tuning
-from ..plan.rehearsal import labelled_rows
+from ..plan.rehearsal import LabelledRows, labelled_rows
 from ..plan.search import by_features, decided
 from ..run.baselines import frequent
 from ..run.door import resumed
 from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .cells import Cell, Reference
-from .private_training import PrivateTraining, first_embedder
 from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv, to_latex
 
 Lines = list[dict[str, Any]]
+# Inputs of a model, and which of the rows are finite
+Inputs = Callable[[np.ndarray], tuple[torch.Tensor, np.ndarray]]
 MEMORY = Path("/proc/meminfo")
 RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
 
@@ -71,7 +88,6 @@ class Bench:
 
     @property
     def custodian(self) -> Path:
-        """The private side's folder."""
         return Path(f"{self.out}.custodian")
 
     @property
@@ -104,7 +120,7 @@ def run_cells(
         text = "two methods or budgets of the comparison would share a folder."
         raise LabelwallError(f"{text} Give them different names.")
     for cell in cells:
-        if cell.runs and not cell.config.open:
+        if not cell.config.open:  # as those of baselines and references are
             require_affordable(solved(cell.config.schedule, console.progress).plan())
         if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
@@ -202,8 +218,10 @@ def spent(cells: list[Cell]) -> str:
 
 def _settings(cell: Cell, public: PublicData) -> dict[str, Any]:
     """All that decides its result, the test rows included, as JSON."""
-    tests = digest(public.test_inputs, digest(public.test_labels))
-    return cell.settings() | {"test_sha256": tests}
+    known: dict[str, Any] = json.loads(json.dumps(asdict(cell)))
+    for entry in fields(Computing):  # which change no result
+        del known["config"][entry.name]
+    return known | {"test_sha256": digest(public.test_inputs, digest(public.test_labels))}
 
 
 def _stored(cell: Cell, bench: Bench) -> dict[str, Any] | None:
@@ -225,7 +243,7 @@ def _result(number: int, cell: Cell, bench: Bench) -> tuple[int, dict[str, Any]]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if cell.baseline is not None:
-            outcome = _trained(cell.config, cell.baseline, cell.rehearsed, bench, cell.folder)
+            outcome = _trained(cell, cell.baseline, bench)
         elif cell.reference is not None:
             outcome = _reference(cell.config, cell.reference, bench, folder)
         else:
@@ -246,26 +264,110 @@ def _cpu_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _trained(
-    config: Config, baseline: AnyBaseline, rehearsed: bool, bench: Bench, cell: str
-) -> dict[str, Any]:
-    """What a model is worth that is trained privately, by settings that are best on public rows.
+def _trained(cell: Cell, baseline: AnyBaseline, bench: Bench) -> dict[str, Any]:
+    """What a model is worth that is trained privately on the records, by the public test split.
 
-    As given if too few of these have labels, or if the baseline has no learning rate.
+    Its features and its learning rate are those that are best on labelled public rows; as given if
+    too few of these have labels, or if it has no rate. ``claim`` says whose epsilon it is: the
+    ledger certifies none of them.
     """
-    own = replace(config.private_side(), custodian_dir=str(bench.custodian / cell))
+    config, public = cell.config, bench.public
+    own = replace(config.private_side(), custodian_dir=str(bench.custodian / cell.folder))
     tell_budgets(own, bench.console.warn)
-    settings, task, public = config.public_side(), bench.task, bench.public
-    training = PrivateTraining(
-        task=task, public=public, budget=config.budget, seed=config.seed, console=bench.console
-    )
-    rates = baseline.at_rates(tuning.RATES) if rehearsed else []
-    labelled = labelled_rows(public, MIN_ROWS, tuning.MAX_LABELLED, config.seed)
+    settings = config.public_side()
+    rates = baseline.at_rates(tuning.RATES) if cell.rehearsed else []
+    labelled = labelled_rows(public, tuning.MAX_LABELLED, config.seed)
     if rates and labelled is not None:
-        tried = [settings] if baseline.images else by_features(settings, task, public)
-        records = config.records(len(public.inputs))
-        settings, baseline = training.rehearsed(tried, rates, labelled, records)
-    return training.tested(settings, baseline, open_records(config.data, task))
+        settings, baseline = _rehearsed(config, rates, labelled, bench)
+    records = open_records(config.data, bench.task)
+    inputs = _inputs(settings, baseline, bench)
+    rows, finite = inputs(records.inputs)
+    labels = torch.from_numpy(records.labels[finite])
+    model = _fitted(config, baseline, rows[finite], labels, bench)
+    facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
+    if isinstance(model, PrivateModel):
+        facts["noise_multiplier"] = model.noise_multiplier
+    said, truth = model.probabilities(inputs(public.test_inputs)[0]), public.test_labels
+    return {
+        "epsilon": round_up(model.epsilon),
+        "claim": model.claim,
+        **facts,
+        "accuracy": float((said.argmax(axis=1) == truth).mean()),
+        **means(measured(bench.task, public, said)),
+    }
+
+
+def _rehearsed(
+    config: Config, baselines: Sequence[AnyBaseline], labelled: LabelledRows, bench: Bench
+) -> tuple[PublicSide, AnyBaseline]:
+    """The features and the baseline that are best on labelled PUBLIC rows.
+
+    Half of them, drawn as often as there are expected records, stand for these.
+    """
+    tried = [config.public_side()]
+    if not baselines[0].images:
+        tried = by_features(tried[0], bench.task, bench.public)
+    codes = bench.task.labels.encode("labels", labelled.labels)
+    rng = np.random.default_rng(config.seed)
+    asked, known = np.array_split(rng.permutation(len(codes)), 2)
+    drawn = rng.choice(known, config.records(len(bench.public.inputs)))
+    found = list[tuple[float, PublicSide, AnyBaseline]]()
+    for settings in tried:
+        rows = _inputs(settings, baselines[0], bench)(labelled.inputs)[0]
+        for baseline in baselines:
+            labels = torch.from_numpy(codes[drawn])
+            model = _fitted(config, baseline, rows[drawn], labels, bench)
+            right = float((model.predict(rows[asked]) == codes[asked]).mean())
+            found.append((right, settings, baseline))
+    _, settings, baseline = max(found, key=lambda each: each[0])
+    return settings, baseline
+
+
+def _inputs(settings: PublicSide, baseline: AnyBaseline, bench: Bench) -> Inputs:
+    """Images, standardised by statistics of the public rows, or the first round's features,
+    -1..1.
+    """
+    if baseline.images:
+        if bench.public.inputs.ndim != 4:
+            rule = "another baseline for feature vectors"
+            raise InvalidInput("baseline.kind", rule, baseline.kind)
+        scaled = Preprocessing.of_public(bench.public.inputs)
+        return lambda rows: (scaled(rows), np.ones(len(rows), dtype=bool))
+    embedder = _first_embedder(settings, bench)
+
+    def embedded(rows: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        features, finite = embedder.embed(rows)
+        return torch.from_numpy(features.astype(np.float32) / np.float32(MAX_ENTRY)), finite
+
+    return embedded
+
+
+def _first_embedder(settings: PublicSide, bench: Bench) -> Embedder:
+    """What computes the first round's features, by PUBLIC inputs."""
+    public = bench.public.inputs
+    plain = PublicFeatures(settings, {"public": public}, no_progress).plain
+    spec = whitened(first_extractor(settings, bench.task, public), settings.whiten, plain)
+    return Embedder(spec, workers=settings.workers, device=settings.device)
+
+
+def _fitted(
+    config: Config, baseline: AnyBaseline, rows: torch.Tensor, labels: torch.Tensor, bench: Bench
+) -> PrivateModel | PrivateClassifier:
+    """A model within the budget. diffprivlib's classifiers have no seed."""
+    epsilon, classes = config.budget.epsilon, bench.task.num_classes
+    if not isinstance(baseline, NoisySgd | LinearNoisySgd):
+        wide = rows.numpy().astype(np.float64)
+        codes = labels.numpy()
+        return fit_privately(baseline, wide, codes, num_classes=classes, epsilon=epsilon)
+    return train_privately(
+        baseline,
+        rows,
+        labels,
+        num_classes=classes,
+        epsilon=epsilon,
+        delta=config.budget.delta,
+        seed=config.seed,
+    )
 
 
 def _answered(config: Config, bench: Bench, cell: str) -> dict[str, Any]:
@@ -305,7 +407,7 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
     scale, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
     if student.backbone == LINEAR:
         if inputs.ndim == 4:
-            embedder = first_embedder(config.public_side(), bench.task, public.inputs)
+            embedder = _first_embedder(config.public_side(), bench)
             inputs, tests = (embedder.features(x).astype(np.float32) for x in (inputs, tests))
         scale = statistics(inputs)
     pool = Pool(inputs, space, scale.mean, scale.std)

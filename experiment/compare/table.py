@@ -77,7 +77,6 @@ def summarise(results: Results, measure: str = "accuracy") -> Results:
 
 
 def _groups(results: Results) -> dict[tuple[str, float | None], Results]:
-    """The results by method and budget."""
     groups: dict[tuple[str, float | None], Results] = {}
     for result in results:
         groups.setdefault((result["method"], result["budget"]), []).append(result)

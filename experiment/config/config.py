@@ -37,10 +37,7 @@ class Config(PrivateSide, PublicSide):
     def scheduled(self, schedule: Schedule) -> Self:
         """With the numbers that a ledger or the budget gave its ``schedule``."""
         return replace(
-            self,
-            mechanism=schedule.mechanism,
-            rounds=schedule.rounds,
-            evaluate=schedule.evaluate,
+            self, mechanism=schedule.mechanism, rounds=schedule.rounds, evaluate=schedule.evaluate
         )
 
     def chosen(self, known: "Config") -> Self:

@@ -121,11 +121,7 @@ def settings_by(
 
 
 def read(
-    args: Sequence[str],
-    command: str,
-    does: str,
-    options: Options,
-    groups: Mapping[str, type],
+    args: Sequence[str], command: str, does: str, options: Options, groups: Mapping[str, type]
 ) -> tuple[Namespace, dict[str, Any], dict[str, Any]]:
     """A command's own options, the settings of --config files, and those of dotted options.
 

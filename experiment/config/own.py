@@ -75,15 +75,9 @@ OWN: dict[str, Any] = {
         type=int,
     ),
     "refine": option(
-        "images: the features' network learns, in minutes",
-        action="store_const",
-        const=True,
+        "images: the features' network learns, in minutes", action="store_const", const=True
     ),
-    "balanced": option(
-        "classes: labels favour each one alike",
-        action="store_const",
-        const=True,
-    ),
+    "balanced": option("classes: labels favour each one alike", action="store_const", const=True),
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
         "split's, or that of public rows, at least 1,000)",

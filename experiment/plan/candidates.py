@@ -1,29 +1,20 @@
-"""What each kind of mechanism tries on public rows; PLANNERS has None if that is nothing."""
+"""What each kind of mechanism that is rehearsed tries on public rows: PLANNERS."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ...student.asking.boosted import TREES
 from ...teacher.mechanisms.ind_knn import IndKnn
-from ...teacher.mechanisms.sums import (
-    MAX_NEIGHBOURS,
-    MAX_STEPS,
-    LinearSums,
-    ReverseKnn,
-)
+from ...teacher.mechanisms.sums import MAX_NEIGHBOURS, MAX_STEPS, LinearSums, ReverseKnn
 from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.kernels import STEPS as THRESHOLD_STEPS
 from . import tuning
 from .planner import Candidates, View
-
-L = TypeVar("L", bound=LinearSums)
-R = TypeVar("R", bound=Regression)
-S = TypeVar("S", bound=SampledVotes)
 
 
 def neighbourly(view: View) -> bool:
@@ -74,7 +65,7 @@ def stricter_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
     return [replace(good, margin=float(round(margin * noise))) for margin in tuning.MARGINS]
 
 
-def linear(mechanism: L, view: View) -> list[L]:
+def linear(mechanism: LinearSums, view: View) -> list[LinearSums]:
     """Numbers of axes up to the view's, some of them with one step; it needs no whitening."""
     kind = type(mechanism)
     if view.whiten:
@@ -88,7 +79,7 @@ def linear(mechanism: L, view: View) -> list[L]:
     return many + [replace(each, steps=1) for each in few]
 
 
-def around_linear(view: View, good: L) -> list[L]:
+def around_linear(view: View, good: LinearSums) -> list[LinearSums]:
     """A half more and a third fewer axes; twice and half the steps; the other clipping."""
     near = [replace(good, clip=clip) for clip in tuning.CLIPS.get(good.label_space, ())]
     steps = (good.steps // 2, min(2 * good.steps, MAX_STEPS))
@@ -99,20 +90,20 @@ def around_linear(view: View, good: L) -> list[L]:
     return near
 
 
-def stricter_linear(view: View, good: L) -> list[L]:
+def stricter_linear(view: View, good: LinearSums) -> list[LinearSums]:
     """Models as this one, with rising margins if its labels have any."""
     margins = tuning.LINEAR_MARGINS if good.label_space != "value" else ()
     return [replace(good, **dict[str, Any](margin=margin)) for margin in margins]
 
 
-def votes(mechanism: S, view: View) -> list[S]:
+def votes(mechanism: SampledVotes, view: View) -> list[SampledVotes]:
     """Every share of the records that votes, sampling probability, threshold and screening."""
     if not neighbourly(view):
         return []
     noise, ends = _most_noise(mechanism), (tuning.MIN_VOTES, tuning.MAX_VOTES)
     sized = [
         mechanism.sized(size, gamma, view.records, threshold=round(level * size), sigma_vote=noise)
-        for size, gamma in _sizes(view, tuning.PARTS, tuning.SAMPLING, ends)
+        for size, gamma in _sizes(view, tuning.SAMPLING, ends)
         for level in tuning.THRESHOLDS
     ]
     screens = [ratio * noise for ratio in tuning.SCREENING]
@@ -124,7 +115,7 @@ def _most_noise(mechanism: SampledVotes) -> float:
     return tuning.MOST_NOISE / (1.0 if mechanism.swap else math.sqrt(2))
 
 
-def around_votes(step: float, view: View, good: S) -> list[S]:
+def around_votes(step: float, view: View, good: SampledVotes) -> list[SampledVotes]:
     """More and fewer votes, records to sample, and noise, each by ``step``; other thresholds."""
     near, size = [], good.expected_votes(view.records)
     screen, vote = good.require("sigma_screen"), good.require("sigma_vote")
@@ -144,20 +135,20 @@ def around_votes(step: float, view: View, good: S) -> list[S]:
     return near
 
 
-def stricter_votes(view: View, good: S) -> list[S]:
+def stricter_votes(view: View, good: SampledVotes) -> list[SampledVotes]:
     """Votes as these, with rising thresholds."""
     size = good.expected_votes(view.records)
     levels = range(good.threshold, int(size), math.ceil(size / tuning.HIGHER))
     return [replace(good, threshold=level) for level in levels[1:]]
 
 
-def values(mechanism: R, view: View) -> list[R]:
+def values(mechanism: Regression, view: View) -> list[Regression]:
     """Every sampling probability with every share of the records that votes, unscreened."""
     if not neighbourly(view):
         return []
     return [
         replace(mechanism, k=k, sample_rate=gamma, threshold=None)
-        for k, gamma in _sizes(view, tuning.PARTS, tuning.SAMPLED, (tuning.LEAST_K, MAX_VALUES))
+        for k, gamma in _sizes(view, tuning.SAMPLED, (tuning.LEAST_K, MAX_VALUES))
     ]
 
 
@@ -192,16 +183,14 @@ def threshold_at(mechanism: IndKnn, level: float) -> float:
     return math.exp(-max(0, 2 - 2 * level - mechanism.near**2) / mechanism.bandwidth**2)
 
 
-def _sizes(
-    view: View, parts: Sequence[float], sampling: Sequence[float], ends: tuple[int, int]
-) -> list[tuple[int, float]]:
+def _sizes(view: View, sampling: Sequence[float], ends: tuple[int, int]) -> list[tuple[int, float]]:
     """(records that vote, probability to be sampled), for each part of the records."""
     low, high = ends
     return sorted(
         {
             (min(max(round(gamma * part * view.records), low), high), gamma)
             for gamma in sampling
-            for part in parts
+            for part in tuning.PARTS
         }
     )
 
@@ -213,7 +202,7 @@ OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, stricter_votes, time
 OF_VALUES: Candidates[Any] = Candidates(values)
 AROUND_BUDGETS = [partial(around_budgets, step) for step in tuning.BUDGET_STEPS]
 OF_BUDGETS: Candidates[Any] = Candidates(budgets, AROUND_BUDGETS, times=2)
-PLANNERS: dict[str, Candidates[Any] | None] = {
+PLANNERS: dict[str, Candidates[Any]] = {
     "private_knn": OF_VOTES,
     "private_radius": OF_VOTES,
     "ind_knn": OF_BUDGETS,
@@ -223,17 +212,4 @@ PLANNERS: dict[str, Candidates[Any] | None] = {
     "private_linear_value": OF_SUMS,
     "private_knn_mean": OF_VALUES,
     "private_knn_median": OF_VALUES,
-    "naive_knn": None,
-    "lnmax": None,
-    "gnmax": None,
-    "confident_gnmax": None,
-    "radius": None,
-    "batch_knn": None,
-    "private_knn_attributes": None,
-    "gnmax_attributes": None,
-    "score": None,
-    "score_attributes": None,
-    "score_value": None,
-    "score_tables": None,
-    "score_tables_attributes": None,
 }

@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache, partial
 from typing import Any, Generic
 
@@ -144,14 +143,11 @@ class RehearsalRows:
     ``views``: features to choose from; slow, so called if needed.
     ``rehearse(view, mechanism, draws, asked)``: a round by a mechanism for each number of a range,
     which has draws of its own and a part of the labelled rows to stand for the records. ``asked``:
-    queries that individual budgets are to last for. ``source``: of these rows, for a reader;
-    ``frequent``: share of their most frequent class, 0 for no classes.
+    queries that individual budgets are to last for.
     """
 
     views: Callable[[], tuple[View, ...]]
     rehearse: Callable[[View, Mechanism, range, int], Forecast]
-    source: str = ""
-    frequent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -205,28 +201,21 @@ Stage = tuple[
 ]
 
 
-class Reason(Enum):
-    """Why a choice is taken; show.py has the words."""
-
-    BEST = "most right labels"
-    FOREIGN = "leaves a classifier, and public rows are foreign"
-    GUESSED = "leaves a classifier, is near the best, and the records are guessed"
-
-
 @dataclass(frozen=True)
 class Optimum(Generic[M]):
     """The result of a search.
 
-    ``tried``: the chosen one, then the others, best first; ``source``, ``frequent``: of the rows of
-    the forecasts, as ``RehearsalRows`` has them; ``reason``: why the first is chosen; ``by_count``:
-    what suits more records than were guessed.
+    ``tried``: the chosen one, then the others, best first; ``safer``: why it is chosen where it is
+    not the best by its forecast; ``by_count``: what suits more records than were guessed.
+    ``source``: of the rows of the forecasts, for a reader; ``frequent``: share of their most
+    frequent class, 0 for no classes.
     """
 
     goal: Goal
     tried: tuple[Choice[M], ...]
-    source: str
+    source: str = ""
     frequent: float = 0.0
-    reason: Reason = Reason.BEST
+    safer: str = ""
     by_count: tuple[CountedPlan, ...] = ()
 
     @property
@@ -403,9 +392,7 @@ class Candidates(Generic[M]):
             chosen = self._strict(rehearser, chosen, fresh)
         if hopeful:  # the certificate of another would decide nothing
             chosen = rehearser.fitted(chosen)
-        return Optimum(
-            goal=goal, tried=(chosen, *others), source=public.source, frequent=public.frequent
-        )
+        return Optimum(goal=goal, tried=(chosen, *others))
 
     def _strict(self, rehearser: Rehearser, chosen: Choice[M], fresh: range) -> Choice[M]:
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""

@@ -39,6 +39,7 @@ from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ...wall.questions import CellsForm, QueryForm, Round, RowForm
+from ..config.tuning import MIN_ROWS
 from . import tuning
 from .planner import Forecast, Goal, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
@@ -262,12 +263,7 @@ class Rehearsal:
         return self._alone.get(key)
 
     def _by_queries(
-        self,
-        view: View,
-        mechanism: Mechanism,
-        fold: int,
-        rng: np.random.Generator,
-        queries: int,
+        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator, queries: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """(which labelled rows are asked about, their labels) if each is a query of its own."""
         asked = self._asked(fold) & (self._order < tuning.MAX_NEIGHBOURS)
@@ -320,10 +316,10 @@ class Rehearsal:
         return folder
 
 
-def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> LabelledRows | None:
+def labelled_rows(public: PublicData, most: int, seed: int) -> LabelledRows | None:
     """Labelled public rows, at most ``most``; those of the test split if they are too few.
 
-    None if both have fewer than ``least``.
+    None if both have fewer than MIN_ROWS.
     """
     test = (
         "rows of the test split, whose labels chose the method: accuracy on this split is slightly "
@@ -333,24 +329,18 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
         (public.inputs, public.labels, "labelled public rows"),
         (public.test_inputs, public.test_labels, test),
     ):
-        if labels is not None:
-            rows = np.flatnonzero(has_truth(labels))
-            if len(rows) >= least:
-                rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
-                return LabelledRows(
-                    inputs=inputs[rows],
-                    labels=labels[rows],
-                    source=f"{len(rows)} {text}",
-                    frequent=_frequent(labels[rows]),
-                    public=inputs is public.inputs,
-                )
+        if labels is None or len(rows := np.flatnonzero(has_truth(labels))) < MIN_ROWS:
+            continue
+        rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+        known, classes = labels[rows], labels.dtype.kind != "f" and labels.ndim == 1
+        return LabelledRows(
+            inputs=inputs[rows],
+            labels=known,
+            source=f"{len(rows)} {text}",
+            frequent=float(np.bincount(known).max() / len(known)) if classes else 0.0,
+            public=inputs is public.inputs,
+        )
     return None
-
-
-def _frequent(labels: np.ndarray) -> float:
-    """The share of the most frequent class; 0 for no classes."""
-    classes = labels.dtype.kind != "f" and labels.ndim == 1
-    return float(np.bincount(labels).max() / len(labels)) if classes else 0.0
 
 
 def public_box(inputs: np.ndarray) -> list[list[float]]:

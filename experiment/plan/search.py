@@ -41,10 +41,13 @@ from ..run.run_folder import RunFolder
 from ..run.served import split_rounds
 from . import tuning
 from .candidates import PLANNERS
-from .planner import Choice, Goal, Optimum, Reason, RehearsalRows, View, noiseless
+from .planner import Choice, Goal, Optimum, RehearsalRows, View, noiseless
 from .rehearsal import Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
 
+# Why a kind is chosen that is not the best by its forecast
+FOREIGN = "public rows differ from these, so {} is chosen: its classifier needs none"
+GUESSED = "{} is within the error, and gains most if there are more records than guessed"
 PHOTOGRAPHS = (
     "a network of photographs has the most right labels forecast. For greys data.channels: 3 also "
     "trains one layer on it, in one round and less time"
@@ -109,13 +112,8 @@ def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
         unit=config.privacy.unit,
         periods=round(1 / config.budget.first),
         custodians=config.schedule.custodians,
-        given=given_of(config),
+        given=getattr(config.mechanism, "given", {}),
     )
-
-
-def given_of(config: Config) -> Mapping[str, Any]:
-    """Settings of the mechanism that a search keeps."""
-    return getattr(config.mechanism, "given", {})
 
 
 def search(
@@ -138,16 +136,11 @@ def search(
             for named in by_features(settings, task, public, trees)
         ]
         by_name = {stage.settings.features: stage for stage in prepared}
-        rows_of_forecast = prepared[0].labelled
         rows = RehearsalRows(
             views=lambda: tuple(view for stage in prepared for view in stage.views),
             rehearse=lambda view, mechanism, draws, asked: by_name[view.features].score(
                 view, mechanism, draws, asked
             ),
-            source=f"{rows_of_forecast.source}, classes counting alike"
-            if settings.balanced
-            else rows_of_forecast.source,
-            frequent=0.0 if settings.balanced else rows_of_forecast.frequent,
         )
         optima = _optima(mechanisms, goal, rows, progress)
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
@@ -155,7 +148,10 @@ def search(
     tried = [choice for optimum in optima for choice in optimum.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
-    return replace(best, tried=tuple(tried), by_count=more)
+    source, frequent = prepared[0].labelled.source, prepared[0].labelled.frequent
+    if settings.balanced:
+        source, frequent = f"{source}, classes counting alike", 0.0
+    return replace(best, tried=tuple(tried), source=source, frequent=frequent, by_count=more)
 
 
 def _by_count(
@@ -207,15 +203,16 @@ def _optima(
     refused: BudgetRefused | None = None
     # Kinds with few candidates come first: others that are far behind them are left soon.
     for mechanism in sorted(mechanisms, key=lambda each: not each.once_a_round):
-        candidates = PLANNERS[mechanism.kind]
-        assert candidates is not None
-        for asked in _numbers(mechanism, goal):
+        prepaid, numbers = mechanism.charging is Charging.PREPAID, [goal.asked]
+        if prepaid:  # budgets of records deplete
+            numbers = [max(goal.rounds, round(share * goal.queries)) for share in tuning.ASKED]
+        for asked in numbers:
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
-            if mechanism.charging is Charging.PREPAID and (asked or 0) < worth:
+            if prepaid and (asked or 0) < worth:
                 continue  # even if all of them were right
             own = replace(goal, worth=worth, asked=asked)
             try:
-                optima.append(candidates.plan(mechanism, own, rows, progress))
+                optima.append(PLANNERS[mechanism.kind].plan(mechanism, own, rows, progress))
             except BudgetRefused as error:
                 refused = error
     if not optima:
@@ -231,18 +228,11 @@ def _taken(optima: Sequence[Optimum[Any]], foreign: Callable[[View], bool]) -> O
     if choice.mechanism.label_space != "class" or not leaving or leaving[0] is best:
         return best
     if foreign(choice.view):
-        return replace(leaving[0], reason=Reason.FOREIGN)
+        return replace(leaving[0], safer=FOREIGN.format(leaving[0].chosen.mechanism.kind))
     near = choice.answered * (choice.accuracy - choice.spread)
     if not best.goal.told and leaving[0].chosen.worth > near:
-        return replace(leaving[0], reason=Reason.GUESSED)
+        return replace(leaving[0], safer=GUESSED.format(leaving[0].chosen.mechanism.kind))
     return best
-
-
-def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:
-    """Numbers of queries to plan for: several if budgets of records deplete."""
-    if mechanism.charging is not Charging.PREPAID:
-        return [goal.asked]
-    return [max(goal.rounds, round(share * goal.queries)) for share in tuning.ASKED]
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:
@@ -250,7 +240,7 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
 
     Raises InvalidInput if there are none.
     """
-    planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
+    planned = (MECHANISMS[kind]() for kind in PLANNERS)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
     if (periods := config.budget.periods) > 1:
         fits = [m for m in fits if m.updated]
@@ -316,7 +306,7 @@ def _rehearsal(
     seed = settings.seed
     most = tuning.MAX_NETWORK if network else tuning.MAX_LABELLED
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
-    labelled = labelled_rows(public, MIN_ROWS, most, seed)
+    labelled = labelled_rows(public, most, seed)
     if labelled is None:
         rule = f"at least {MIN_ROWS} labelled public or test rows, to rehearse on"
         raise InvalidInput("data.test", rule, len(public.test_labels))
@@ -339,7 +329,7 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
     """
     mechanism, view = choice.mechanism, choice.view
     if mechanism.once_a_round:
-        mechanism = noiseless(mechanism, given_of(config))
+        mechanism = noiseless(mechanism, getattr(config.mechanism, "given", {}))
     box = [list(side) for side in view.box]
     config = replace(config, features=view.features, whiten=view.whiten, box=box)
     caps, rounds = split_rounds(config, mechanism, choice.asked, choice.cap)

@@ -18,7 +18,7 @@ from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData, listed
 from ...wall.guarantee import for_unit, protected
 from ...wall.progress import Progress, no_progress
-from .planner import Choice, Optimum, Reason
+from .planner import Choice, Optimum
 
 WEAK = 10.0  # epsilon above which a guarantee means little
 TABLE_WIDTH = 112  # columns of characters
@@ -34,10 +34,6 @@ PROOFS = {
     "pld": "by privacy loss distributions",
     "tight": "by Renyi divergences",
     "pure_added": "by adding pure epsilons",
-}
-SAFER = {  # why a kind is chosen that is not the best by its forecast
-    Reason.FOREIGN: "public rows differ from these, so {} is chosen: its classifier needs none",
-    Reason.GUESSED: "{} is within the error, and gains most if there are more records than guessed",
 }
 
 
@@ -178,27 +174,23 @@ def render_plan(shown: dict) -> str:
 
 def describe_candidates(optimum: Optimum[Any]) -> dict[str, Any]:
     """candidates (best first), reason, source (of the rows rehearsed on)."""
-    return {
-        "candidates": [_entry(choice) for choice in optimum.tried],
-        "reason": sentence(optimum),
-        "source": _source(optimum),
-    }
-
-
-def _entry(choice: Choice[Any]) -> dict[str, object]:
-    return {
-        "epsilon": round_up(choice.epsilon),
-        "mechanism": choice.mechanism.fields(),
-        "view": str(choice.view),
-        "cap": choice.cap,
-        "expected": {
-            "asked": choice.asked,
-            "answered": choice.answered,
-            "label_accuracy": choice.accuracy,
-            "right": choice.right,
-            "spread": choice.spread,
-        },
-    }
+    candidates = [
+        {
+            "epsilon": round_up(choice.epsilon),
+            "mechanism": choice.mechanism.fields(),
+            "view": str(choice.view),
+            "cap": choice.cap,
+            "expected": {
+                "asked": choice.asked,
+                "answered": choice.answered,
+                "label_accuracy": choice.accuracy,
+                "right": choice.right,
+                "spread": choice.spread,
+            },
+        }
+        for choice in optimum.tried
+    ]
+    return {"candidates": candidates, "reason": sentence(optimum), "source": _source(optimum)}
 
 
 def choices_table(choices: Sequence[Choice[Any]]) -> str:
@@ -206,19 +198,15 @@ def choices_table(choices: Sequence[Choice[Any]]) -> str:
     lines = [f"{len(choices)} rehearsed; labels right, rows labelled, features, method (* chosen):"]
     for choice in choices[:SHOWN]:
         mark, known = "*" if choice is choices[0] else " ", expected(choice)
-        line = f"{mark} {known:18} {choice.answered:6.0f}  {choice.view}  {_described(choice)}"
+        words = (
+            f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in choice.mechanism.fields().items()
+            if name != "kind" and value not in (None, 0.0)
+        )
+        method = f"{choice.mechanism.kind}: {', '.join(words)}"
+        line = f"{mark} {known:18} {choice.answered:6.0f}  {choice.view}  {method}"
         lines.append(line if len(line) <= TABLE_WIDTH else f"{line[: TABLE_WIDTH - 3]}...")
     return "\n".join(lines)
-
-
-def _described(choice: Choice[Any]) -> str:
-    """Its mechanism: kind and fields, those that are not given left out."""
-    words = (
-        f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in choice.mechanism.fields().items()
-        if name != "kind" and value not in (None, 0.0)
-    )
-    return f"{choice.mechanism.kind}: {', '.join(words)}"
 
 
 def expected(choice: Choice[Any]) -> str:
@@ -259,6 +247,4 @@ def _source(optimum: Optimum[Any]) -> str:
     text = optimum.source
     if optimum.frequent:
         text += f"; always the most frequent class is right on {optimum.frequent:.1%} of them"
-    if optimum.reason is Reason.BEST:
-        return text
-    return f"{text} ({SAFER[optimum.reason].format(optimum.chosen.mechanism.kind)})"
+    return f"{text} ({optimum.safer})" if optimum.safer else text

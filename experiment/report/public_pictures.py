@@ -1,13 +1,12 @@
 """What a report shows of public rows: maps of their features, images, bars; from the run folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from ...student.results import RoundResult, ShownRows
 from ...student.round_files import MAP
 from ...wall.errors import LabelwallError
 from ...wall.files import reading
@@ -22,64 +21,39 @@ OTHERS, NONE = "other classes", "no label"
 GREY = "var(--soft)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Map:
-    """A round's picture and what it came to."""
+def public_pictures(folder: RunFolder, summary: Summary, names: Sequence[str]) -> dict[str, Any]:
+    """What there is to show of a run's public rows; the rest is empty. ``names``: of classes.
 
-    number: int
-    picture: Markup
-    result: RoundResult
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A named bar of parts (class, share of the longest bar in percent), and its text."""
-
-    name: str
-    parts: Sequence[tuple[str, float]]
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicPictures:
-    """What there is to show; the rest is empty.
-
-    ``colours``: of classes by name; ``grey``: what else the maps show, ``others``: classes beside.
+    colours: of classes by name; grey: what else the maps show, others: classes beside; maps: (round
+    number, picture, result); shown: ``ShownRows``; answered, columns: as ``_bars``.
     """
-
-    colours: Mapping[str, str]
-    grey: str
-    others: str
-    maps: Sequence[Map]
-    shown: ShownRows | None
-    answered: Sequence[Bar]
-    columns: Sequence[Bar]
-
-
-def public_pictures(folder: RunFolder, summary: Summary, names: Sequence[str]) -> PublicPictures:
-    """What there is to show of a run's public rows. ``names``: of classes."""
     found, shown = _maps(folder, summary, len(names)), folder.shown_rows()
     labels = np.concatenate([np.zeros(0, dtype=np.int64), *(codes for _, _, codes in found)])
     counts = np.bincount(labels[labels >= 0], minlength=len(names))
     frequent = np.sort(np.argsort(-counts, kind="stable")[: len(COLOURS)])
     colours = {names[code]: colour for code, colour in zip(frequent, COLOURS, strict=False)}
     others = OTHERS if len(names) > len(colours) else ""
-    return PublicPictures(
-        colours=colours,
-        grey=" or ".join(filter(None, [others, NONE if (labels < 0).any() else ""])),
-        others=others,
-        maps=[
-            Map(
-                number=number,
-                picture=_scatter(places, [names[c] if c >= 0 else NONE for c in codes], colours),
-                result=summary.rounds[number - 1],
-            )
-            for number, places, codes in found
-        ],
-        shown=shown,
-        answered=[] if shown is None else _answered(shown),
-        columns=[] if shown is None else _bars(shown.columns),
-    )
+    maps = [
+        (
+            number,
+            _scatter(places, [names[c] if c >= 0 else NONE for c in codes], colours),
+            summary.rounds[number - 1],
+        )
+        for number, places, codes in found
+    ]
+    asked = {} if shown is None else shown.answered
+    answered = {name: {"answered": n, "abstained": rest} for name, (n, rest) in asked.items()}
+    return {
+        "colours": colours,
+        "grey": " or ".join(filter(None, [others, NONE if (labels < 0).any() else ""])),
+        "others": others,
+        "maps": maps,
+        "shown": shown,
+        "answered": _bars(answered, lambda n: f"{n['answered']} of {sum(n.values())}"),
+        "columns": _bars(
+            {} if shown is None else shown.columns, lambda n: f"{100 * sum(n.values()):.1f}%"
+        ),
+    }
 
 
 def _maps(
@@ -111,24 +85,12 @@ def _scatter(places: np.ndarray, labels: Sequence[str], colours: Mapping[str, st
     return Markup(f'<svg class="map" viewBox="0 0 {SIDE} {SIDE}" role="img">{paths}</svg>')
 
 
-def _answered(shown: ShownRows) -> list[Bar]:
-    """Bars of asked rows by class, with a label and without."""
-    parts = ("answered", "abstained")
-    counts = {name: dict(zip(parts, pair, strict=True)) for name, pair in shown.answered.items()}
-    return [
-        replace(bar, text=f"{given} of {given + withheld}")
-        for bar, (given, withheld) in zip(_bars(counts), shown.answered.values(), strict=True)
-    ]
-
-
-def _bars(named: Mapping[str, Mapping[str, float]]) -> list[Bar]:
-    """Bars of named parts, with the sum of each in percent."""
+def _bars(
+    named: Mapping[str, Mapping[str, float]], text: Callable[[Mapping[str, float]], str]
+) -> list[tuple[str, list[tuple[str, float]], str]]:
+    """(name, parts (class, share of the longest bar in percent), text of the numbers) of each."""
     longest = max((sum(parts.values()) for parts in named.values()), default=1.0)
     return [
-        Bar(
-            name=name,
-            parts=[(of, 100 * part / longest) for of, part in parts.items()],
-            text=f"{100 * sum(parts.values()):.1f}%",
-        )
+        (name, [(of, 100 * part / longest) for of, part in parts.items()], text(parts))
         for name, parts in named.items()
     ]

@@ -78,7 +78,13 @@ class FinishedRun:
 def read_run(run_dir: Path) -> FinishedRun:
     """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
     folder = RunFolder(run_dir)
-    _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite", "student.safetensors")
+    for needed in (folder.summary, folder.config, folder.ledger, folder.student):
+        if not needed.is_file():
+            raise MissingData(
+                "`run_dir` must be the folder of a finished run. "
+                f"Found {str(run_dir)!r} without {needed.name}. "
+                "`labelwall run` with the same --run_dir finishes a run."
+            )
     config, summary = load_config(folder.config), read(Summary, folder.summary)
     finding = audit(folder.ledger, expect_head=summary.ledger_head)
     unsafe = summary.unsafe or finding.unsafe
@@ -112,16 +118,6 @@ def _problems(config: Config, summary: Summary, finding: Finding) -> list[str]:
     ]
 
 
-def _require(run_dir: Path, *files: str) -> None:
-    for needed in files:
-        if not (run_dir / needed).is_file():
-            raise MissingData(
-                "`run_dir` must be the folder of a finished run. "
-                f"Found {str(run_dir)!r} without {needed}. "
-                "`labelwall run` with the same --run_dir finishes a run."
-            )
-
-
 def write_report(run_dir: Path) -> Path:
     """Write report.html and MODEL_CARD.md of a finished run; returns the former's path.
 
@@ -130,7 +126,12 @@ def write_report(run_dir: Path) -> Path:
     """
     run = read_run(run_dir)
     write_file(run.folder.card, card(run))
-    write_file(run.folder.report, render("report.html", _shown(run)))  # ends a period
+    shown = {
+        **_shown(run),
+        "pictures": _pictures(run.folder, run.summary),
+        "seen": public_pictures(run.folder, run.summary, run.info.labels.names),
+    }
+    write_file(run.folder.report, render("report.html", shown))  # ends a period
     return run.folder.report
 
 
@@ -223,8 +224,6 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "shown_config": settings,
         "measures": last.measures,
         "measured": worst(measured, lambda named: named[1].auroc),
-        "pictures": _pictures(run.folder, run.summary),
-        "seen": public_pictures(run.folder, run.summary, space.names),
     }
 
 

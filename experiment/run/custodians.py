@@ -168,21 +168,18 @@ class Custodians:
         return [r for r in replies.values() if not isinstance(r, LabelwallError)]
 
 
-def agreed(
-    labels: Sequence[np.ndarray], kind: str, weights: Sequence[np.ndarray] = ()
-) -> np.ndarray:
+def agreed(labels: Sequence[np.ndarray], kind: str, weights: Sequence[np.ndarray]) -> np.ndarray:
     """The label of each row, or attribute, that most custodians give, and the lowest of equal ones.
     For values it is the mean, rounded; -1 if none gives one. Arrays int64 of one shape.
 
-    ``weights``: of each custodian's labels, int64 [n] by row; 1 where there are none.
+    ``weights``: of each custodian's labels, int64 [n] by row.
     """
     given = np.stack(labels)
     said = given != ABSTAINED
     if kind == "value":
         mean = np.rint(np.where(said, given, 0).sum(axis=0) / np.maximum(said.sum(axis=0), 1))
     else:
-        heavy = np.stack(weights or [np.ones(len(each)) for each in labels])
-        heavy = heavy.reshape(*heavy.shape, *[1] * (given.ndim - 2))
+        heavy = np.stack(weights).reshape(*given.shape[:2], *[1] * (given.ndim - 2))
         every = range(int(given.max(initial=0)) + 1)
         votes = [((given == label) * heavy).sum(axis=0) for label in every]
         mean = np.argmax(votes, axis=0)

@@ -1,22 +1,34 @@
-"""The entry of a run: it decides, splits the configuration, and hands each side its part."""
+"""The entry of a run: it decides, splits the configuration, and hands each side its part.
 
-from dataclasses import dataclass
+The configuration ends here: rooms below take the private or the public side's settings.
+"""
+
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...student.asking.features import digest
+import torch
+
+from ...student.asking.boosted import boosted
+from ...student.asking.features import PublicFeatures, digest, first_extractor
+from ...student.asking.public_rows import PublicRows, learned_labels
+from ...student.learning import check_student
 from ...student.public_settings import PublicSide
 from ...student.several_devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.custody.private_settings import PrivateSide
-from ...teacher.custody.schedule import Schedule
+from ...wall.computing import free_threads
 from ...wall.console import Console
+from ...wall.datasets.data_config import PublicData
+from ...wall.datasets.sources import describe, read_public
+from ...wall.errors import listed
 from ...wall.files import write_file
+from ...wall.labels import LabelSpace
 from ..config.config import Config
+from ..config.own import CURES, large
 from ..config.settings import to_yaml
 from .door import fixed, placed, resumed, rounds_of
 from .expected import tried
-from .public_side import public_rows
 from .rounds import run_rounds
 from .run_folder import RunFolder
 from .summary import Summary
@@ -24,18 +36,6 @@ from .teachers import teacher_of
 
 if TYPE_CHECKING:
     from ...teacher.noise.entropy import Entropy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What each side needs of a configuration, and what is asked and paid for.
-
-    The configuration ends here: rooms below take one of these.
-    """
-
-    private: PrivateSide
-    public: PublicSide
-    schedule: Schedule
 
 
 def run(
@@ -61,30 +61,20 @@ def run(
     """
     folder = RunFolder(run_dir)
     config = resumed(config, folder)
-    parts = Parts(
-        private=placed(config.private_side(), run_dir, custodian),
-        public=config.public_side(),
-        schedule=config.schedule,
-    )
-    require_affordable(parts.private.plan())
-    require_devices(parts.public.student)
+    private, public = placed(config.private_side(), run_dir, custodian), config.public_side()
+    require_affordable(private.plan())
+    require_devices(public.student)
     folder.create()
     with console.timed("reading"):
-        rows = public_rows(parts.public, parts.private.budget.delta, console)
-    parts.private.evaluate.require_two(rows.task.labels.kind, rows.task.labels.names)
+        rows = public_rows(public, private.budget.delta, console)
+    private.evaluate.require_two(rows.task.labels.kind, rows.task.labels.names)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
-        parts.private,
-        rows.task,
-        entropy,
-        console,
-        known,
-        left_out=folder.left_out,
-        isolate=isolate,
+        private, rows.task, entropy, console, known, left_out=folder.left_out, isolate=isolate
     ) as teacher:
         teacher.export(folder.ledger)
-        final_schedule = fixed(parts.schedule, folder, console)
-        given = final_schedule.asked_rounds(parts.public.seed)
+        final_schedule = fixed(config.schedule, folder, console)
+        given = final_schedule.asked_rounds(public.seed)
         rounds = rounds_of(folder, given, digest(rows.data.inputs), update)
         period = rounds[-1].period
         write_file(folder.config, to_yaml(config.scheduled(final_schedule)))
@@ -92,5 +82,46 @@ def run(
             console.say(f"period {period} of {final_schedule.budget.periods}")
         score = final_schedule.asked_score(period)
         numbers = [r.number for r in rounds if r.period == period]
-        console.expect(lambda: tried(parts.public, rows.task, rows.data, numbers, rows.first))
+        console.expect(lambda: tried(public, rows.task, rows.data, numbers, rows.first))
         return run_rounds(teacher, rows, rounds, score, folder, console)
+
+
+def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicRows:
+    """The rows with their features and student. Says what a large ``delta`` means, and what the
+    test rows do not tell. Raises InvalidInput, MissingData.
+    """
+    torch.set_num_threads(free_threads(settings.threads))
+    task = describe(settings.data)
+    public = read_public(settings.data, partial(console.progress, "reading public rows"))
+    if warning := large(delta, settings.records(len(public.inputs))):
+        console.say(warning)
+    for line in _untested(public, task.labels):
+        console.say(line)
+    learned = learned_labels(settings, task, public)
+    trees = boosted(public.inputs, learned, task.labels)
+    extractor = first_extractor(settings, task, public.inputs, trees)
+    check_student(settings.student, extractor, task)  # fails early
+    rows = {"public": public.inputs, "test": public.test_inputs}
+    return PublicRows(
+        settings=settings,
+        task=task,
+        # No metric is of rows that were trained on
+        data=public if learned is None else replace(public, labels=None),
+        first=extractor,
+        features=PublicFeatures(settings, rows, console.progress, trees),
+        learned=learned,
+    )
+
+
+def _untested(public: PublicData, labels: LabelSpace) -> list[str]:
+    """What the test rows do not tell, in lines."""
+    if not len(public.test_inputs):
+        return [f"no test rows, so no accuracy. {CURES['test']}"]
+    count, lines = len(public.test_inputs), list[str]()
+    if public.held_out:
+        lines = [f"no test rows: {count} of the labelled public ones are held out, and are these"]
+    if labels.kind == "class":
+        seen = {*public.test_labels.tolist()}
+        if unseen := [name for code, name in enumerate(labels.names) if code not in seen]:
+            lines.append(f"no test row is of {listed(unseen)}: no accuracy tells of these classes")
+    return lines

@@ -10,7 +10,7 @@ from ...wall.errors import listed
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace
-from .summary import PeriodResult, Summary
+from .summary import Summary
 
 UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
 SELDOM = 0.5  # share of right rows of a class below which it is named
@@ -60,11 +60,8 @@ def by_class(score: StudentScore, space: LabelSpace) -> tuple[float | None, floa
 
 def uneven(summary: Summary) -> str:
     """What accuracy hides of the classes, for a reader; empty where it hides nothing."""
-    accuracy, balanced, worst = (
-        summary.test_accuracy,
-        summary.balanced_accuracy,
-        summary.worst_class,
-    )
+    accuracy, balanced = summary.test_accuracy, summary.balanced_accuracy
+    worst = summary.worst_class
     if accuracy is None or balanced is None or worst is None:
         return ""
     even = abs(balanced - accuracy) <= UNEVEN and worst >= SELDOM
@@ -98,21 +95,19 @@ def period_lines(summary: Summary) -> list[str]:
     left = summary.periods[-1].left
     if len(summary.periods) == 1 and not left:
         return []
-    lines = [_period_line(period) for period in summary.periods]
+    lines = []
+    for period in summary.periods:
+        right, score = period.test_accuracy, period.private_score
+        text = f"period {period.period}: epsilon {period.epsilon} spent by then, "
+        text += f"{period.left} periods left, "
+        text += "no test rows" if right is None else f"test {right:.2%}"
+        lines.append(text if score is None else f"{text}; {score.text()}")
     if left:
         lines.append(
             f"updates left: {left} (`labelwall update`). Ask on dates that were fixed beforehand, "
             "whether or not rows changed"
         )
     return lines
-
-
-def _period_line(period: PeriodResult) -> str:
-    right = period.test_accuracy
-    text = f"period {period.period}: epsilon {period.epsilon} spent by then, "
-    text += f"{period.left} periods left, "
-    text += "no test rows" if right is None else f"test {right:.2%}"
-    return text if period.private_score is None else f"{text}; {period.private_score.text()}"
 
 
 def lost_line(lost: Mapping[str, int]) -> str:

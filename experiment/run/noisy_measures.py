@@ -16,10 +16,7 @@ DOUBT = 0.1  # standard error of a share above which it says nothing
 
 
 def noisy_shares(
-    right: np.ndarray,
-    wrong: np.ndarray,
-    noise: float,
-    summed: Sequence[int] | np.ndarray = (1, 1),
+    right: np.ndarray, wrong: np.ndarray, noise: float, summed: Sequence[int] | np.ndarray = (1, 1)
 ) -> tuple[np.ndarray, np.ndarray]:
     """(share of right records, its standard error) from noisy counts of the same shape.
 

@@ -127,7 +127,6 @@ def _next_result(
 def _result(
     public: PublicRows, planned: Round, asked: Asked, learned: Learned, folder: RunFolder
 ) -> RoundResult:
-    """What a finished round came to."""
     labels, outcomes = asked.answers.labels, asked.answers.outcomes
     score = label_score(public, asked.rows, labels)
     return RoundResult(

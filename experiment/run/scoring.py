@@ -1,7 +1,7 @@
 """A private score: how many private records a student predicts right, released with noise."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,15 +52,12 @@ def best_scored(
     ``kept``: the round that estimates choose, whose student it is unless scores of the models of
     all the last period's rounds are to choose, and are known.
     """
+    student = Scored(number=kept, name=STUDENT, spec=folder.load_extractor(kept))
     if scoring is None:
-        return next(iter(_models(public, results, [kept], False, folder)))
-    rounds = [kept]
-    if scoring.choose:
-        period = results[-1].period
-        rounds = [n for n, result in enumerate(results, start=1) if result.period == period]
+        return student
     models = [
         replace(model, score=private_score(teacher, public, scoring, model, folder))
-        for model in _models(public, results, rounds, scoring.choose, folder)
+        for model in (_models(public, results, folder) if scoring.choose else [student])
     ]
     known = {id(m): m.score.right for m in models if m.score and m.score.right is not None}
     if len(known) == len(models):
@@ -69,18 +66,16 @@ def best_scored(
 
 
 def _models(
-    public: PublicRows,
-    results: Sequence[RoundResult],
-    rounds: Iterable[int],
-    classifiers: bool,
-    folder: RunFolder,
+    public: PublicRows, results: Sequence[RoundResult], folder: RunFolder
 ) -> Iterator[Scored]:
-    for number in rounds:
+    """Students and released classifiers of the last period's rounds."""
+    for number, result in enumerate(results, start=1):
+        if result.period != results[-1].period:
+            continue
         yield Scored(number=number, name=STUDENT, spec=folder.load_extractor(number))
         path = folder.round(number) / CLASSIFIER
-        if classifiers and path.exists():
-            features = features_of(public, results[number - 1], folder)
-            network = as_network(path, features.spec)
+        if path.exists():
+            network = as_network(path, features_of(public, result, folder).spec)
             if network is not None:
                 yield Scored(number=number, name="released classifier", spec=network)
 

@@ -72,10 +72,7 @@ def served(config: Config, plan: Plan) -> Config:
     return replace(
         config,
         budget=BudgetConfig(
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            periods=plan.periods,
-            reserve=_reserve(plan),
+            epsilon=plan.epsilon, delta=plan.delta, periods=plan.periods, reserve=_reserve(plan)
         ),
         privacy=PrivacyConfig(unit=plan.unit),
         mechanism=mechanism,

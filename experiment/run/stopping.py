@@ -31,14 +31,7 @@ from ...wall.matrices import (
     longest_residual,
     residual_unit,
 )
-from ...wall.messages import (
-    ABSTAINED,
-    Answers,
-    ExtractorSpec,
-    Outcome,
-    Queries,
-    join_answers,
-)
+from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, join_answers
 from ...wall.questions import CellsForm, Round, SumsForm
 from .custodians import Custodians
 from .run_folder import RunFolder

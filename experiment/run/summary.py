@@ -70,7 +70,6 @@ class PrivateScore:
         return sum(values) / count, math.hypot(*errors) / count, sum(ties) / count
 
     def text(self) -> str:
-        """For a reader."""
         bought = f"(released at epsilon {self.epsilon})"
         if self.right is None or self.error is None or self.least is None:
             return f"on the private records: unknown, the noise hides it {bought}"
@@ -104,7 +103,6 @@ class Baselines:
     no_privacy: float | None
 
     def text(self) -> str:
-        """For a reader."""
         name, share = self.frequent
         text = f"always {name!r} {100 * share:.1f}%"
         if self.public is not None:

@@ -63,7 +63,7 @@ def test_labelled_public_rows_are_held_out(capsys) -> None:
     assert told["test_accuracy"] > 0.6
     assert "60 rows held out of the labelled" in Path("runs/data/MODEL_CARD.md").read_text()
     public = read_public(DataConfig(source="arrays", path="data.npz"))
-    rehearsed = labelled_rows(public, 100, 4000, 0)  # the other labelled ones
+    rehearsed = labelled_rows(public, 4000, 0)  # the other labelled ones
     assert rehearsed is not None
     assert rehearsed.source.startswith("240 labelled public rows")
     assert public.labels is not None

@@ -125,6 +125,4 @@ def write(folder: Path, settings: str) -> Path:
 
 
 def planned(mechanism: Mechanism, goal: Goal, public: RehearsalRows) -> Optimum[Any]:
-    planner = PLANNERS[mechanism.kind]
-    assert planner is not None
-    return planner.plan(mechanism, goal, public, no_progress)
+    return PLANNERS[mechanism.kind].plan(mechanism, goal, public, no_progress)

@@ -74,7 +74,7 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
 
 
 def public(score) -> RehearsalRows:
-    return RehearsalRows(lambda: (VIEW,), score, "rows")
+    return RehearsalRows(lambda: (VIEW,), score)
 
 
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
@@ -157,7 +157,7 @@ def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> Reh
     """400 labelled rows that stand for so many records, in one view."""
     stage = staged(tmp_path, mechanism, TEST, records)
     view = stage.views[0]
-    return RehearsalRows(lambda: (view,), stage.score, "rows")
+    return RehearsalRows(lambda: (view,), stage.score)
 
 
 @pytest.mark.parametrize(("kind", "analytic"), [(PrivateKnn, 300.6), (PrivateRadius, 304.4)])

@@ -231,16 +231,16 @@ def test_public_rows_unlike_the_test_split_are_seen(tmp_path, away, classes, for
 def test_labelled_public_rows_come_before_the_test_split() -> None:
     inputs, labels = vectors(1, 300)
     some = np.where(np.arange(300) < 150, labels, -1)
-    found = labelled_rows(PublicData(inputs, some, inputs[:200], labels[:200]), 100, 120, 0)
+    found = labelled_rows(PublicData(inputs, some, inputs[:200], labels[:200]), 120, 0)
     assert found is not None
     assert len(found.labels) == 120
     assert (found.labels >= 0).all()
     assert "public rows" in found.source
     none = PublicData(inputs, np.full(300, -1), inputs[:200], labels[:200])
-    by_test = labelled_rows(none, 100, 4_000, 0)
+    by_test = labelled_rows(none, 4_000, 0)
     assert by_test is not None
     assert "test split" in by_test.source
-    assert labelled_rows(PublicData(inputs, None, inputs[:9], labels[:9]), 100, 120, 0) is None
+    assert labelled_rows(PublicData(inputs, None, inputs[:9], labels[:9]), 120, 0) is None
 
 
 def test_a_box_holds_all_public_rows() -> None:

@@ -110,10 +110,11 @@ def test_labels_are_the_most_frequent_and_values_the_mean() -> None:
     none = asked(Fake(None))[0].answer(rows)
     assert (none.labels.tolist(), none.outcomes.tolist()) == ([-1] * 4, [2] * 4)
     given = [np.array([2, 1, -1, -1]), np.array([1, 1, 3, -1])]
-    assert agreed(given, "class").tolist() == [1, 1, 3, -1]  # the lowest of equal ones
-    assert agreed(given, "value").tolist() == [2, 1, 3, -1]
+    even = [np.ones(4, dtype=np.int64)] * 2
+    assert agreed(given, "class", even).tolist() == [1, 1, 3, -1]  # the lowest of equal ones
+    assert agreed(given, "value", even).tolist() == [2, 1, 3, -1]
     bits = [np.array([[1, 0, -1]]), np.array([[1, 1, -1]])]
-    assert agreed(bits, "attributes").tolist() == [[1, 0, -1]]
+    assert agreed(bits, "attributes", [np.ones(1, dtype=np.int64)] * 2).tolist() == [[1, 0, -1]]
 
 
 def test_labels_of_ind_knn_weigh_as_many_neighbours_as_were_released() -> None:
