@@ -96,7 +96,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "predict": {
         "--queries": option(
-            "npz file with the array x: rows like the public inputs", required=True
+            "table with the private one's columns, or npz file with the array x: rows like the "
+            "public inputs",
+            required=True,
         ),
         "--out": option(
             "npz file to write: labels, outcomes; a receipt and the ledger beside", required=True
@@ -260,8 +262,8 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Namespace]":
 
 
 def predict(args: Sequence[str]) -> int:
-    """Answer the rows of an npz file (array x) and write labels, receipt and ledger. Spends budget;
-    a finished student labels rows by `labelwall classify`, at no charge.
+    """Answer the rows of a table, or of an npz file (array x), and write labels, receipt and
+    ledger. Spends budget; a finished student labels rows by `labelwall classify`, at no charge.
     """
     if any(word.partition("=")[0] == "--student" for word in args):
         rule = "left out: predict asks the private rows, and spends budget"
@@ -283,7 +285,9 @@ def predict(args: Sequence[str]) -> int:
     queries, entropy = Path(rest.queries), SystemEntropy()
     answers = prediction.predict(side, settings, queries, out, entropy=entropy, console=console)
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
-    print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
+    sums = side.schedule.mechanism_of(1).query_form.matrix is not None
+    known_before = f"{known} {'sums ' if sums else ''}known before"
+    print(f"{answered} of {len(answers.labels)} answered, {known_before}: {out}")
     return 0
 
 

@@ -255,6 +255,7 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:
         rule = f"null, or one of {', '.join(m.kind for m in fits)}"
+        rule += " with --balanced" if config.balanced else ""
         raise InvalidInput("mechanism.among", rule, among)
     return mechanisms
 

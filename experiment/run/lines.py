@@ -123,7 +123,10 @@ def result_line(summary: Summary, run_dir: Path) -> str:
         score = f"test {format_errors(summary.test_errors)}"
     elif not score:
         score = f"test accuracy {100 * (summary.test_accuracy or 0.0):.2f}%"
-    score += ", BELOW THE MOST FREQUENT CLASS" if summary.useless else ""
+    if summary.useless:
+        score += ", BELOW THE MOST FREQUENT CLASS"
+    elif summary.needless:
+        score += ", BELOW WHAT PUBLIC LABELS ALONE GIVE"
     beside = [uneven(summary), summary.baselines.text() if summary.baselines else ""]
     if told := "; ".join(filter(None, beside)):
         score += f" ({told})"

@@ -29,8 +29,9 @@ from ...teacher.custody.recorded import recorded
 from ...teacher.custody.solver import solved
 from ...wall.console import Console
 from ...wall.datasets import arrays
-from ...wall.datasets.data_config import Task
+from ...wall.datasets.data_config import DataConfig, Task
 from ...wall.datasets.sources import describe, read_public
+from ...wall.datasets.tables import encoding, read_table
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.files import write_arrays
 from ...wall.messages import Answers, Queries
@@ -52,12 +53,13 @@ def predict(
     entropy: "Entropy | None",
     console: Console,
 ) -> Answers:
-    """Answer the rows of an npz file with the first round's mechanism and features.
+    """Answer the rows of a file with the first round's mechanism and features.
 
     A mechanism that counts by matrices is asked as that round asks, with public rows; any number of
     queries is then labelled for nothing. The matrices are kept in ``out``.fit, by settings.
 
-    ``queries``: an npz file with ``x``, rows like the data set's public inputs. ``out`` is an npz
+    ``queries``: an npz file with ``x``, rows like the data set's public inputs; of a table another
+    one with its columns. ``out`` is an npz
     file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
     and, where rows have one, ``values`` (float64 [n], NaN: none). Beside it are ``.receipt.json``
     (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an
@@ -75,7 +77,7 @@ def predict(
     require_affordable(side.plan())
     torch.set_num_threads(settings.threads)
     task, form = describe(side.data), schedule.mechanism_of(1).query_form
-    asked = _rows(queries, task)
+    asked = _rows(queries, side.data, task, console)
     learns = settings.whiten or of_rows(settings.features) or form.matrix or form.basis
     public = read_public(settings.data) if learns else None
     labels = None if public is None else learned_labels(settings, task, public)
@@ -142,7 +144,12 @@ def _write(out: Path, answers: Answers, task: Task, certified: dict[str, float |
     out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))
 
 
-def _rows(path: Path, task: Task) -> np.ndarray:
+def _rows(path: Path, data: DataConfig, task: Task, console: Console) -> np.ndarray:
+    if data.source == "table":
+        table = read_table("queries", path).columns
+        for line in encoding(data).unlike(table):
+            console.warn(f"{path}, {line}")
+        return encoding(data).inputs("queries", table)
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
     if not zipfile.is_zipfile(path):

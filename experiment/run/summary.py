@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ...student.results import Errors, Estimate, RoundResult
 from ...wall.guarantee import Unit
 
+LEAST_BEHIND = 2.0  # deviations of a share of the test rows that are no chance
 Noisy = tuple[float, float]  # a number, and its standard error, of the noise
 
 
@@ -178,6 +179,15 @@ class Summary:
         if self.balanced:
             return (self.balanced_accuracy or 0.0) < 1 / sum(map(any, self.kept.confusion))
         return (self.test_accuracy or 0.0) < self.baselines.frequent[1]
+
+    @property
+    def needless(self) -> bool:
+        """Whether public labels alone are right on more of the test rows than chance explains."""
+        if self.baselines is None or self.baselines.public is None or self.balanced:
+            return False
+        share = self.baselines.public[1]
+        deviation = math.sqrt(share * (1 - share) / max(self.test_rows, 1))
+        return (self.test_accuracy or 0.0) < share - LEAST_BEHIND * deviation
 
     @property
     def kept(self) -> RoundResult:

@@ -73,9 +73,22 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
             lines.append(f"  {n:>8}  {shortened(label)}: {REASONS[reason]}")
         if len(labels) > SHOWN:
             lines.append(f"  and {len(labels) - SHOWN} more")
+    if config.source == "table":
+        lines += _of_columns(config)
     if read.other_files:
         lines += ["", f"files that are no images, not read: {read.other_files}"]
     return "\n".join(lines)
+
+
+def _of_columns(config: DataConfig) -> list[str]:
+    """Lines about columns that differ from the public ones, and about records that do not fit."""
+    table = private_table(config)
+    lines = [f"  {line}" for line in encoding(config).unlike(table.columns)]
+    lines = ["", "columns that are not as the public rows show them", *lines] if lines else []
+    if table.misfits:
+        lines += ["", f"lines with another number of cells than the header: {table.misfits}"]
+        lines += ["  a private record is one line: no line break within quotes"]
+    return lines
 
 
 def _written(config: DataConfig) -> np.ndarray:

@@ -15,6 +15,7 @@ import torch
 import labelwall as lw
 from labelwall.experiment.api import _configured
 from labelwall.teacher.records.private_records import open_records
+from labelwall.wall.console import Console
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput
 from tests.wall.datasets.small import PUBLIC_TEXTS, text_of
@@ -60,7 +61,7 @@ def read(data: lw.Data, place: Path) -> Counter[Any]:
     place.mkdir(exist_ok=True)
     for file in place.glob("private*"):
         file.unlink()
-    config = _configured(data, place, {}, True, epsilon=1.0)
+    config = _configured(data, place, {}, True, None, Console(), epsilon=1.0)
     records = open_records(config.data, describe(config.data), unit=config.privacy.unit)
     persons = [None] * len(records.ids) if records.persons is None else records.persons.tolist()
     inputs = [row.tobytes() for row in records.inputs]
@@ -189,7 +190,7 @@ def test_intervals_truth_values_floats_and_tensors(tmp_path: Path) -> None:
     )
     (tmp_path / "cut").mkdir()
     data = lw.Data(parts, parts.drop(columns="label"), parts.copy())
-    config = _configured(data, tmp_path / "cut", {}, True)
+    config = _configured(data, tmp_path / "cut", {}, True, None, Console())
     assert read_public(config.data).inputs.shape == (60, 3 + 2 + 1)
 
 
@@ -234,7 +235,7 @@ MISTAKES: dict[str, tuple[lw.Data, str]] = {
 def test_a_mistake_is_one_line(name: str, tmp_path: Path) -> None:
     data, text = MISTAKES[name]
     with pytest.raises(InvalidInput) as refused:
-        _configured(data, tmp_path, {}, True)
+        _configured(data, tmp_path, {}, True, None, Console())
     assert text in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -96,6 +96,15 @@ def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
     assert f"80.00% (always 'good' 74.5%, {alone}, no privacy about 81%) at" in better
 
 
+def test_a_result_below_public_labels_alone_is_said_loudly_unless_it_may_be_chance() -> None:
+    beside = Baselines(frequent=("good", 0.5), public=("boosted trees", 0.9), no_privacy=0.92)
+    made = {"baselines": beside, "test_rows": 400}
+    line = result_line(made_summary(test_accuracy=0.8, **made), Path("run"))
+    assert "80.00%, BELOW WHAT PUBLIC LABELS ALONE GIVE (always 'good' 50.0%" in line
+    assert not made_summary(test_accuracy=0.88, **made).needless
+    assert not made_summary(test_accuracy=0.8, balanced=True, **made).needless
+
+
 def test_the_option_that_finds_a_rare_class_is_named_where_one_is_lost() -> None:
     known = {"test_accuracy": 0.95, "balanced_accuracy": 0.5, "worst_class": 0.0}
     (line,) = seldom_found(made_summary(**known))

@@ -286,7 +286,7 @@ class Column:
         return numbers(cells, self.entries_of_cells, (self.marks, self.form))
 
     def unlike(self, cells: np.ndarray) -> str:
-        """How PUBLIC cells of test rows differ from those that fixed the column, "" if alike."""
+        """How cells differ from those that fixed the column, "" if alike. It shows one of them."""
         there = _there(cells)
         if self.kind not in ("number", "date") or not there.any():
             return ""
@@ -344,6 +344,12 @@ class Encoding:
     @property
     def deviation(self) -> tuple[float, ...]:
         return tuple(value for column in self.columns for value in column.deviation)
+
+    def unlike(self, table: Mapping[str, np.ndarray]) -> list[str]:
+        """Lines about those of a table's columns, by name, that differ from the encoded ones."""
+        known = [column for column in self.columns if column.name in table]
+        found = [(column.name, column.unlike(table[column.name])) for column in known]
+        return [f"{name}: {why}" for name, why in found if why]
 
     def within_reach(self, rows: np.ndarray) -> np.ndarray:
         """Entries [n, d] that are not scaled, each at most as far out as its column's ``reach``."""

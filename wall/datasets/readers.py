@@ -300,7 +300,7 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     if damaged:
         rule = f"folders of readable images of at most {MAX_PIXELS} pixels"
         cure = f"Repair or remove {listed(damaged)}."
-        raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
+        raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} damaged", cure)
     inputs, public_labels = rows[0]
     known = public_labels if has_truth(public_labels).any() else None
     if len(rows) == 1:

@@ -13,6 +13,7 @@ import csv
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 
 from ..errors import InvalidInput, MissingData, listed, meant, require_known
 from ..label_kinds import label_space
-from ..labels import LabelSpace, class_names, code_of, has_truth
+from ..labels import NO_LABEL, LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .box import box_cells, drawn_rows
 from .columns import Encoding, encoding_of, number_form, numbers, texts
@@ -43,6 +44,7 @@ TYPED = (".parquet", ".pq", DUCKDB, QUERY)
 TEXT = (".csv", ".tsv", ".txt")
 KINDS = f"file ({', '.join(TEXT + TYPED)}), or folder of texts or of `datasets`"
 SAVED = "state.json"  # in a folder that `datasets` saved
+PUBLIC = ("data.public", "data.test", "queries")  # fields that name no private table
 FILES = "text"  # the column with the content of a folder's texts
 
 
@@ -57,6 +59,7 @@ class TableFile:
     columns: Mapping[str, np.ndarray]
     places: np.ndarray
     of_files: bool = False
+    misfits: int = 0  # records of a CSV file that were left out
 
 
 def is_table(path: Path) -> bool:
@@ -65,9 +68,11 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(field: str, path: str | Path | None) -> TableFile:
-    """The table that a field names. Lines of a CSV file that do not fit the header are left out.
+    """The table that a field names. Records of a CSV file that do not fit the header are left out.
 
-    Raises InvalidInput, MissingData; no text depends on what rows hold.
+    A record is a line, so that no private one hides another. Of the fields PUBLIC it has line
+    breaks within quotes, if fewer records are then left out. Raises InvalidInput, MissingData; no
+    text depends on what rows hold.
     """
     if not path:
         raise InvalidInput(field, f"a {KINDS}", path)
@@ -84,8 +89,13 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     if file.suffix.lower() not in TEXT:
         raise InvalidInput(field, f"a {KINDS}", str(path))
     names, lines = read_lines(file)
-    columns, fits = _columns_of(lines, len(names), _columns(field, names))
-    return TableFile(columns, np.flatnonzero(fits))
+    places = _columns(field, names)
+    columns, fits = _columns_of(lines, len(names), places)
+    if field in PUBLIC and not fits.all():
+        by_quotes = _columns_of(_records(file), len(names), places)
+        if (~by_quotes[1]).sum() < (~fits).sum():
+            columns, fits = by_quotes
+    return TableFile(columns, np.flatnonzero(fits), misfits=int((~fits).sum()))
 
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
@@ -153,15 +163,20 @@ def read_records(
     if Path(path).suffix.lower() not in TEXT or not Path(path).is_file():
         table = read_table(field, path)
         return table.columns, np.ones(len(table.places), dtype=bool)
-    names, separator, lines = _opened(Path(path))
+    names, _, _ = _opened(Path(path))
     if absent := [name for name in features if names.count(name) != 1]:
         raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
-    places = {name: names.index(name) for name in features}
-    records = csv.reader((f"{line}\n" for line in lines), delimiter=separator)
-    trimmed = (_trimmed(record, len(names)) for record in records if record)  # no empty lines
+    return _columns_of(_records(Path(path)), len(names), {n: names.index(n) for n in features})
+
+
+def _records(file: Path) -> Iterator[list[str]]:
+    """Cells of each record of a PUBLIC CSV file, below the header, by RFC 4180."""
+    names, separator, lines = _opened(file)
     limit = csv.field_size_limit(1 << 30)
     try:
-        return _columns_of(trimmed, len(names), places)
+        for record in csv.reader((f"{line}\n" for line in lines), delimiter=separator):
+            if record:  # no empty line
+                yield _trimmed(record, len(names))
     finally:
         csv.field_size_limit(limit)
 
@@ -386,9 +401,26 @@ def _cells_of_drawn(config: DataConfig) -> dict[str, np.ndarray]:
     return box_cells(config, test.columns if test is not None and len(test.places) else {})
 
 
+def labels_read(config: DataConfig) -> list[str]:
+    """Lines about PUBLIC labels that are no class, or classes that look like two."""
+    if config.labels != "class":
+        return []
+    names, (_, public) = describe(config).labels.names, _public_splits(config)[0]
+    lines, folded = list[str](), Counter(name.casefold() for name in names)
+    if alike := [name for name in names if folded[name.casefold()] > 1]:
+        lines.append(f"these classes differ by their case alone: {listed(alike)}")
+    cells = texts(public.columns.get(config.label, np.array([])))
+    known, given = code_of(names), [text for text in cells if text.lower() not in NO_LABEL]
+    if given and not any(known(text) >= 0 for text in given):
+        lines.append(
+            f"data.public: none of {len(given)} labels is one of these classes, as {given[0]!r}"
+        )
+    return lines
+
+
 def columns_read(config: DataConfig) -> list[str]:
     """How each column of the PUBLIC table is read, in lines for a reader."""
-    encoded, idle = features(config)
+    (encoded, idle), splits = features(config), _public_splits(config)
     kinds = dict[str, list[str]]()
     for column in encoded.columns:
         values = f" ({len(column.values)} values)" if column.kind == "category" else ""
@@ -398,11 +430,16 @@ def columns_read(config: DataConfig) -> list[str]:
     lines = [f"  {how}: {listed(names)}" for how, names in kinds.items()]
     more = [f"  and {len(lines) - MOST_LINES} more kinds"] if len(lines) > MOST_LINES else []
     shown = "the facts that public rows are drawn from" if config.draws else "the public rows"
+    more += [
+        f"  {split}: {table.misfits} of {table.misfits + len(table.places)} records are left out, "
+        "as they have another number of cells than the header"
+        for split, table in splits
+        if table.misfits
+    ]
     unlike = [  # columns of the PUBLIC test rows
-        f"  {split}, {column.name}: {why}"
-        for split, table in _public_splits(config)[1:]
-        for column in encoded.columns
-        if column.name in table.columns and (why := column.unlike(table.columns[column.name]))
+        f"  {split}, {line}"
+        for split, table in splits[1:]
+        for line in encoded.unlike(table.columns)
     ]
     return [f"columns, as {shown} show them:", *lines[:MOST_LINES], *more, *unlike]
 
@@ -459,5 +496,6 @@ def require_label(config: DataConfig, name: str, columns: Collection[str]) -> No
         raise _no_column("data.label", columns, config.label, f", columns of {name}")
 
 
-def _no_column(name: str, known: Collection[str], found: str, where: str = "") -> InvalidInput:
+def _no_column(name: str, columns: Collection[str], found: str, where: str = "") -> InvalidInput:
+    known = [*columns][-1:] + [*columns][:-1]  # the last one is often the label
     return InvalidInput(name, f"one of {listed(known)}{where}", found, meant(found, known))
