@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from ..wall.errors import InvalidInput, LedgerMismatch
-from ..wall.files import FORMAT, other_format, whole
+from ..wall.files import FORMAT, other_format, write_file
 from ..wall.guarantee import POOLED
 from .accounting.plan import Plan
 from .ledger.anchor import Anchor
@@ -170,8 +170,7 @@ def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
         )
     identity = {"format": FORMAT, "dataset": ledger.state.dataset}
     identity |= {"data": {**data}, "directory": directory}
-    with whole(path) as file:
-        file.write(json.dumps(identity).encode())
+    write_file(path, json.dumps(identity))
 
 
 def _from(directory: str, data: Settings) -> Settings:
