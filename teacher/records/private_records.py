@@ -18,7 +18,7 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
-from ...wall.datasets.tables import encoding, one_file, read_table, truth_of
+from ...wall.datasets.tables import TableFile, encoding, one_file, read_table, truth_of
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress, no_progress
@@ -227,13 +227,11 @@ def _published(
 
     def read(block: slice) -> Ingested:
         pixels, readable = rows.images(block, task.input_shape, progress)
-        ids, persons = rows.ids[block], None
+        persons, faults = None, {UNREADABLE: ~readable}
         if unit == "person":
             assert rows.persons is not None  # PrivateSide refuses other sets
             persons = codes_of(rows.persons[block])
-            ids = row_ids(persons, ids)
-        faults = {UNREADABLE: ~readable}
-        return _judged(task, pixels, rows.labels[block], ids, faults, persons)
+        return _judged(task, pixels, rows.labels[block], rows.ids[block], faults, persons)
 
     return len(rows.ids), read
 
@@ -250,12 +248,10 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
         ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)
-        persons = None
+        persons, faults = None, {UNREADABLE: ~images.readable}
         if unit == "person":
             named = readers.persons_of("data.private", root, chosen, config.person, task.labels)
             persons = codes_of(named)
-            ids = row_ids(persons, ids)
-        faults = {UNREADABLE: ~images.readable}
         judged = _judged(task, images.pixels, labels, ids, faults, persons)
         return replace(judged, other_files=len(files) - len(paths))
 
@@ -306,14 +302,15 @@ def _array_rows(
     ids = np.arange(first, first + len(inputs)) if given is None else given.astype(np.int64)
     if PERSONS in columns:
         persons = codes_in(PERSONS, columns[PERSONS], len(inputs))
-        ids = row_ids(persons, places(persons, earlier) if given is None else ids)
+        ids = places(persons, earlier) if given is None else ids
     return _judged(task, inputs, labels, ids, {}, persons)
 
 
-def table_columns(config: DataConfig) -> list[str]:
-    """Names of the columns of the private rows' table, which are public. Raises as read_table."""
-    named = ("data.path", config.path) if config.split else ("data.private", config.private)
-    return [*read_table(*named).columns]
+def private_table(config: DataConfig) -> TableFile:
+    """The table of the private rows. Raises InvalidInput, MissingData."""
+    if config.split:
+        return one_file(config.path, config.split, "private")
+    return read_table("data.private", config.private)
 
 
 def require_columns(ids: str, persons: str, columns: Collection[str]) -> None:
@@ -324,10 +321,7 @@ def require_columns(ids: str, persons: str, columns: Collection[str]) -> None:
 
 
 def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
-    if config.split:
-        table = one_file(config.path, config.split, "private")
-    else:
-        table = read_table("data.private", config.private)
+    table = private_table(config)
     inputs = encoding(config).inputs("data.private", table.columns)
     truth = truth_of(config, task.labels, "data.private", table)
     labels = task.labels.encode("data.private", truth)
@@ -340,7 +334,7 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         unnamed = names == ""
     if unit == "person":
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
-        ids = row_ids(persons, ids if named in table.columns else places(persons, Counter()))
+        ids = ids if named in table.columns else places(persons, Counter())
 
     def read(block: slice) -> Ingested:
         theirs = None if persons is None else persons[block]
@@ -369,14 +363,15 @@ def _judged(
 ) -> Ingested:
     """Judge each row by itself, then repeated ids among the good rows: no bad one displaces those.
 
-    ``faults``: bool [n] by verdict, as a file shows them.
+    ``ids``: int64 [n], of rows among their person's where there are ``persons``. ``faults``: bool
+    [n] by verdict, as a file shows them.
     """
     every = dict(faults)
     if inputs.dtype == np.float32:
         every[NOT_FINITE] = ~np.isfinite(inputs).all(axis=1)
     every[UNKNOWN_CLASS] = ~task.labels.is_code(labels)
     if persons is not None:
-        every[NO_PERSON] = persons == NOBODY
+        every[NO_PERSON], ids = persons == NOBODY, row_ids(persons, ids)
     verdicts = np.select(list(every.values()), list(every), GOOD).astype(np.uint8)
     good = np.flatnonzero(verdicts == GOOD)
     _, first = np.unique(ids[good], return_index=True)  # the first position of each id
