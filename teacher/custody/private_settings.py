@@ -113,6 +113,6 @@ class PrivateSide(Computing):
 
     @property
     def anchor_place(self) -> Path | LedgerUrl | None:
-        if self.anchor is None or "://" not in self.anchor:
-            return None if self.anchor is None else Path(self.anchor)
-        return LedgerUrl.parse(self.anchor, "anchor")
+        if self.anchor is None:
+            return None
+        return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)

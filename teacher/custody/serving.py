@@ -52,8 +52,7 @@ def serve(
         rule = "0 with service.budget: per_analyst"
         raise InvalidInput("scale.shards", rule, side.scale.shards)
     against = EACH if each else POOLED
-    opened = custody(side, entropy.unsafe, [against], Console())
-    with closing(opened) as custodian:
+    with closing(custody(side, entropy.unsafe, [against], Console())) as custodian:
         assert custodian.ledger.state.plan is not None
         require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}

@@ -214,7 +214,7 @@ class RequestQueue:
             self._teacher.pause()
 
     def _next(self) -> list[Job]:
-        """The next step's jobs: one task, or queries of one batch. None when the service stops."""
+        """The next step's jobs: one task, or queries of one batch. Empty when the service stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
