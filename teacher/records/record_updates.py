@@ -66,11 +66,8 @@ def add(connection: sa.Connection, records: Records) -> None:
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
-    _put(
-        connection,
-        ledger_tables.REMOVED,
-        tuple((identity, None, None) for identity in ids.tolist()),
-    )
+    columns = ((identity, None, None) for identity in ids.tolist())
+    _put(connection, ledger_tables.REMOVED, tuple(columns))
 
 
 def _put(connection: sa.Connection, event: str, rows: tuple[tuple[object, ...], ...]) -> None:
