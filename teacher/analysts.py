@@ -35,15 +35,14 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     that can not be read, for a listed ledger that is gone or replaced, and for a ledger in use that
     the register does not list.
     """
-    listed, state = register.ledger.analysts().get(name), register.ledger.state
-    assert state.plan is not None
+    listed = register.ledger.analysts().get(name)
     digest = hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
     url, anchor = register.ledger_url, register.anchor
     mine = open_custodian(
         register.directory / FOLDER / digest,
         data=register.data,
-        plan=state.plan,
-        unsafe=state.unsafe,
+        plan=register.plan,
+        unsafe=register.ledger.state.unsafe,
         anchor=anchor and _beside(anchor, digest),
         ledger_url=url and _schema(url, digest),
         known_dataset=listed,

@@ -38,8 +38,7 @@ class Service:
         self.custodian, self.dataset = opened, opened.dataset
         self.directory, self.ledger = opened.directory, opened.ledger
         settings, state = self.settings, opened.ledger.state
-        assert state.plan is not None
-        self.plan, self.unsafe, self.adversary = state.plan, state.unsafe, state.adversary
+        self.plan, self.unsafe, self.adversary = opened.plan, state.unsafe, state.adversary
         self.certified = settings.certified
         self.teacher = (settings.sharded or partial(Teacher, open_rows))(
             opened.ledger,
