@@ -58,7 +58,6 @@ def child(side: PrivateSide, warn: Callable[[str], None]) -> Iterator[dict[str, 
 
 
 def main() -> None:
-    """The child's own program: serve until the standard input is closed."""
     os.umask(0o077)  # what it writes is its owner's alone
     secret = sys.stdin.readline().strip()
     side = TypeAdapter(PrivateSide).validate_json(sys.stdin.readline())

@@ -94,7 +94,6 @@ class PrivateSide(Computing):
 
     @property
     def open(self) -> bool:
-        """Whether the mechanism is still to be chosen."""
         return self.schedule.open
 
     def plan(self) -> Plan:

@@ -56,7 +56,6 @@ class Records:
         return self.ids if self.persons is None else self.persons
 
     def take(self, rows: slice | np.ndarray) -> "Records":
-        """A selection of the rows."""
         persons = None if self.persons is None else self.persons[rows]
         return Records(self.inputs[rows], self.labels[rows], self.ids[rows], persons)
 

@@ -290,7 +290,6 @@ class RequestQueue:
         )
 
     def _use(self, job: Job) -> None:
-        """Make the teacher use a job's extractor, if it needs one."""
         if job.extractor is not None and self._in_use != job.needs:
             self._in_use = ""
             self._teacher.use_extractor(job.extractor)

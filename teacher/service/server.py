@@ -151,7 +151,6 @@ class ConnectionLimits:
             self.open[peer].admitted = True
 
     def end(self, peer: Peer | None, analyst: str | None) -> None:
-        """The request has been answered."""
         self._at_work -= Counter([peer])
         self._asking -= Counter([analyst])
 

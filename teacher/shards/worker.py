@@ -255,7 +255,6 @@ def columns_of(records: Records) -> dict[str, np.ndarray]:
 
 
 def block_rows(shape: tuple[int, ...]) -> int:
-    """The number of rows of a shape in one block."""
     return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
 
 
@@ -295,7 +294,6 @@ def finish(directory: Path) -> None:
 
 
 def has(directory: Path, name: str) -> bool:
-    """Whether there is an array of that name."""
     return (directory / f"{name}.npy").exists()
 
 
