@@ -44,12 +44,11 @@ def child(side: PrivateSide, warn: Callable[[str], None]) -> Iterator[dict[str, 
             process.stdin.write(f"{secret}\n{json.dumps(asdict(side))}\n")
             process.stdin.flush()
             url = process.stdout.readline().strip()
-            lines = errors.read_text().splitlines()
             if not url:
                 process.wait()
                 lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
                 raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
-            for line in lines:
+            for line in errors.read_text().splitlines():
                 warn(line)
             yield {url: token_of(CHILD, secret)}
         finally:
