@@ -161,10 +161,7 @@ def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
         recorded, before = stored.pop("data", None), str(stored.pop("directory", ""))
         moved = isinstance(recorded, dict) and _from(before, recorded) == _from(directory, data)
         if stored != {"dataset": ledger.state.dataset} or not (moved or recorded == {**data}):
-            raise LedgerMismatch(
-                "the custodian's directory serves another data set than `data` names. Use one for "
-                "each."
-            )
+            raise _other_rows(folder, recorded, data, ledger)
         return
     if ledger.state.spent:
         raise LedgerMismatch(
@@ -174,6 +171,20 @@ def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
     identity = {"format": FORMAT, "dataset": ledger.state.dataset}
     identity |= {"data": {**data}, "directory": directory}
     write_file(path, json.dumps(identity))
+
+
+def _other_rows(folder: Path, recorded: object, data: Settings, ledger: Ledger) -> LedgerMismatch:
+    """An error that says which settings of ``data`` differ from the recorded, and what to do."""
+    before = recorded if isinstance(recorded, dict) else {}
+    names = [f"data.{name}" for name, value in data.items() if before.get(name) != value]
+    began = f"the directory {folder} was begun for another data set"
+    if not before or not names:
+        return LedgerMismatch(f"{began}, or parts of it were replaced. Restore it.")
+    began += f": {', '.join(names)} differ" + ("s" if len(names) == 1 else "")
+    if ledger.state.spent:
+        return LedgerMismatch(f"{began}. Use its settings, or another custodian_dir for these.")
+    rule = "remove that directory, and its anchor if there is one, to use these settings."
+    return LedgerMismatch(f"{began}. Nothing was released yet: {rule}")
 
 
 def _from(directory: str, data: Settings) -> Settings:

@@ -113,7 +113,8 @@ class PrivateRows:
         return done
 
     def _embedding(self, spec: ExtractorSpec) -> Embedding:
-        records, embedder = self.records(), self.embedder(spec)
+        embedder = self.embedder(spec)  # before any record is read
+        records = self.records()
         return Embedding(self.directory, records, embedder, self._plain, self.embedding)
 
     def pause(self) -> None:
@@ -122,8 +123,15 @@ class PrivateRows:
             self._ahead[1].save()
 
     def embedder(self, spec: ExtractorSpec) -> Embedder:
-        """The maker of features. Raises InvalidInput for an extractor that does not fit."""
-        return Embedder(spec, workers=self.workers, device=self.device)
+        """The maker of features.
+
+        Raises InvalidInput for an extractor that does not fit, whichever records there are: it is
+        tried on none.
+        """
+        embedder = Embedder(spec, workers=self.workers, device=self.device)
+        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
+        embedder.embed(np.zeros((0, *spec.input_shape), dtype=dtype))
+        return embedder
 
     def prepare(self, spec: ExtractorSpec) -> Voters:
         """Embed the records and prepare what votes, before no query yet.
@@ -134,8 +142,8 @@ class PrivateRows:
         from .classifiers.cnn_ensemble import CnnEnsemble  # torch
         from .search.accelerators import index_on
 
-        records, embedding = self.records(), self._embedding(spec)
-        device = device_of(self.device)
+        embedding = self._embedding(spec)
+        records, device = self.records(), device_of(self.device)
         embedding.advance()
         features, rows = embedding.result()
         # Linear classifiers are trained in seconds and kept nowhere: nothing is to delete later.

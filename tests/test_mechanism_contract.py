@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +237,26 @@ def test_duplicates_are_free(tmp_path: Path, name: str) -> None:
     assert free.ledger_head == paid.ledger_head
     if CASES[name].charging is Charging.PER_QUERY:
         assert max(paid.charged.values()) <= 5
+
+
+@pytest.mark.parametrize("unit", ["row", "person"])
+def test_queries_alike_in_features_are_answered_as_alone(tmp_path, name, unit) -> None:
+    """x and 2x are one query to the index, whichever calls they come in. Noise is by input."""
+    if tiny.matrix(CASES[name]) is not None or CASES[name].charging is Charging.PER_BATCH:
+        pytest.skip("it answers no rows by themselves")
+    if unit == "person" and not CASES[name].persons:
+        pytest.skip("its price holds for rows alone")
+    x = tiny.queries(6)
+    alike = np.concatenate([x, 2 * x, 4 * x[:2], 8 * x[:2]])
+    alike = alike[np.random.default_rng(3).permutation(len(alike))]
+    records = tiny.records_of(name, 60, unit)
+    alone, together = (tiny.ready(tmp_path / each, name, records, unit=unit) for each in "ab")
+    expected = [ask(alone, name, row[np.newaxis])[0] for row in alike]
+    found = [ask(together, name, rows)[0] for rows in np.split(alike, [4, 5, 9, 10, 14])]
+    for place in (0, 1):  # labels, outcomes
+        joined = [*chain.from_iterable(answers[place] for answers in found)]
+        assert joined == [*chain.from_iterable(answers[place] for answers in expected)]
+    assert together._ledger.state.results == alone._ledger.state.results
 
 
 def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> None:

@@ -103,9 +103,10 @@ class LabelSpace(ABC):
             count = "at least one row" if rows is None else f"{rows} rows"
             raise InvalidInput(name, f"{self.form} of {count}", len(entries))
         named = self.numbered(entries)
-        if not named.is_code(named.encode(name, entries)).all():
-            span = f"entries from {entries.min()} to {entries.max()}"
-            raise InvalidInput(name, self.valid, span)
+        known = named.is_code(named.encode(name, entries))
+        if not known.all():
+            row = int(np.argmin(known))
+            raise InvalidInput(name, self.valid, f"{truth[row].tolist()} in row {row}")
         return entries
 
     def numbered(self, truth: np.ndarray) -> "LabelSpace":

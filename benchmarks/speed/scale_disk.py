@@ -128,7 +128,7 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
     start, wall, own = memory(), [], []
     with peak_memory() as peak:
         began = time.perf_counter()
-        over = ShardedIndex(pool, EXTRACTOR)
+        over = ShardedIndex(pool, EXTRACTOR, 10)
         opened = time.perf_counter() - began
         for number in range(rounds + 1):  # the first one warms up
             queries = asked(DIMENSIONS, BATCH, number)

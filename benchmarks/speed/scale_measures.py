@@ -212,7 +212,7 @@ class FixedPool:
         from labelwall.teacher.shards.worker import ShardSummary
 
         ids = self._ids[number]
-        return ShardSummary(len(ids), DIMENSIONS, (0, 0), ids[::every])
+        return ShardSummary(len(ids), DIMENSIONS, ids[::every])
 
     def _rows(self, number: int, low: int, high: int | None) -> tuple[Any, ...]:
         ids = self._ids[number]
@@ -231,7 +231,7 @@ def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, f
 
     rows = 100_000
     pool = FixedPool(shards, rows)
-    over, width = ShardedIndex(pool, ""), asked_for(shards)
+    over, width = ShardedIndex(pool, "", 10), asked_for(shards)
     works = {
         "all": lambda q: over.prefix(q, LIST),
         "lists": lambda q: pool.ask("nearest", "", q, LIST, rows),

@@ -276,6 +276,10 @@ def predict(args: Sequence[str]) -> int:
     console, out = Console(quiet=rest.quiet), Path(rest.out)
     side, settings = config.private_side(), config.public_side()
     announce(side.data, side.schedule, side.schedule, console)
+    if config.teacher is None:
+        from ...teacher.custody.places import beside_rows
+
+        side = beside_rows(side)
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 
@@ -291,9 +295,10 @@ def serve(args: Sequence[str]) -> int:
     URL.
     """
     config, rest = _parsed(serve, args)
+    from ...teacher.custody.places import beside_rows
     from ..plan.show import announce
 
-    side = config.private_side()
+    side = beside_rows(config.private_side())
     announce(side.data, side.schedule, side.schedule, Console())
     from ...teacher.noise.entropy import SystemEntropy
 
@@ -310,9 +315,10 @@ def records(args: Sequence[str]) -> int:
     it again refills nothing. Nothing is charged.
     """
     config, rest = _parsed(records, args)
+    from ...teacher.custody.places import beside_rows
     from ...teacher.custody.records import add_records, ids_of, remove_records
 
-    side, console = config.private_side(), Console()
+    side, console = beside_rows(config.private_side()), Console()
     if (rest.change == "add") != (rest.rows is not None):
         raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
     if rest.change == "add":

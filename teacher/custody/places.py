@@ -9,18 +9,18 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...wall.datasets.data_config import ID, DataConfig
+from ...wall.datasets.data_config import DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, write_file
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
-from ..records.private_records import private_table, require_columns
+from ..records.private_records import private_table
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -30,6 +30,12 @@ BUDGETS = "budgets.json"  # of the directory beside the rows
 def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
     """The custodian's directory: the configuration's, beside own data, or beside the run folder."""
     return side.directory or place_of(side.data) or Path(f"{run_dir}.custodian")
+
+
+def beside_rows(side: PrivateSide) -> PrivateSide:
+    """With the directory beside one's own rows, if the settings name none."""
+    place = side.directory or place_of(side.data)
+    return replace(side, custodian_dir=None if place is None else str(place))
 
 
 def place_of(data: DataConfig) -> Path | None:
@@ -87,14 +93,14 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
 def require_there(data: DataConfig) -> None:
     """Raise MissingData if nothing is where the private rows are to be.
 
-    InvalidInput if their table lacks the column of ids or of persons that is named. The names of
-    its columns are public.
+    InvalidInput if their table lacks a column that public rows have, the label, or the named column
+    of ids or of persons. The names of its columns are public.
     """
     if data.private is not None and not Path(data.private).exists():
         rule = "an existing file or folder"
         raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
-    if data.source == "table" and (data.id != ID or data.person):
-        require_columns(data.id, data.person, private_table(data).columns)
+    if data.source == "table":
+        private_table(data)  # which requires its columns
 
 
 def require_budget(side: PrivateSide) -> None:

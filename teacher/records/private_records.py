@@ -7,7 +7,7 @@ is public.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,14 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
-from ...wall.datasets.tables import TableFile, encoding, one_file, read_table, truth_of
+from ...wall.datasets.tables import (
+    TableFile,
+    encoding,
+    one_file,
+    read_table,
+    require_label,
+    truth_of,
+)
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress, no_progress
@@ -306,17 +313,21 @@ def _array_rows(
 
 
 def private_table(config: DataConfig) -> TableFile:
-    """The table of the private rows. Raises InvalidInput, MissingData."""
+    """The table of the private rows, with all columns that are read from it.
+
+    Raises InvalidInput, also for a column that it lacks, MissingData. "" and ID as the names of a
+    column of persons or ids name none.
+    """
     if config.split:
-        return one_file(config.path, config.split, "private")
-    return read_table("data.private", config.private)
-
-
-def require_columns(ids: str, persons: str, columns: Collection[str]) -> None:
-    """Raise InvalidInput unless the private table has the named columns; "" and ID name none."""
-    for name, column in (("data.id", ids), ("data.person", persons)):
+        table = one_file(config.path, config.split, "private")
+    else:
+        table = read_table("data.private", config.private)
+    encoding(config).require("data.private", table.columns)
+    require_label(config, "data.private", table.columns)
+    for name, column in (("data.id", config.id), ("data.person", config.person)):
         if column not in ("", ID):
-            require_known(name, [column], columns, "a column of the private rows")
+            require_known(name, [column], table.columns, "a column of the private rows")
+    return table
 
 
 def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
@@ -326,7 +337,6 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     named = ID if table.of_files else config.id
-    require_columns(named, config.person, table.columns)
     if named in table.columns:
         names = _names(f"data.id, the column {named}", table.columns[named])
         ids = np.array([stable_hash(text) for text in names], dtype=np.int64)

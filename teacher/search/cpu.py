@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, shape_text
 from .index import Count, Index, check_features, squared_norms
 from .int8_matmul import best_product
 from .kernels import HashTables, Product, Select, Similar, codes, gathered_products, minus_twice
@@ -63,7 +63,7 @@ class ExactIndex(Index):
         check_features("features", features)
         if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
             rule = "int64, one for each row of `features`"
-            raise InvalidInput("ids", rule, f"{ids.dtype} {list(ids.shape)}")
+            raise InvalidInput("ids", rule, shape_text(ids))
         if not (ids[1:] > ids[:-1]).all():
             raise InvalidInput("ids", "ascending", "others")
         super().__init__(persons)

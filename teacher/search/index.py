@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, shape_text
 from ...wall.matrices import MAX_DIMENSIONS, MAX_ENTRY
 from .kernels import Select, Similar
 from .loops import compiled
@@ -39,7 +39,8 @@ class Ranked(ABC):
         """A row for each of the min(m, n) nearest, by (squared distance, id): int64 [q, min(m, n)].
 
         ``queries``: int8 [q, d], entries in -63..63. The result is read-only: the last call's lists
-        are kept, so that the two releases of a query search once.
+        are kept, so that the two releases of a query search once. Inputs that differ may be one
+        query, so several queries of a call may have one list.
         """
         width, keys = min(m, len(self)), [query.tobytes() for query in queries]
         last_width, places, lists = self._recent
@@ -47,7 +48,7 @@ class Ranked(ABC):
             lists = self._search(queries, width)
             places = {key: number for number, key in enumerate(keys)}
             self._recent = width, places, lists
-        elif keys != list(places):
+        if [places[key] for key in keys] != [*range(len(lists))]:
             lists = lists[[places[key] for key in keys]]
         lists.setflags(write=False)
         return lists
@@ -102,7 +103,7 @@ def check_features(name: str, features: np.ndarray, dimensions: int | None = Non
     shape_fits = features.ndim == 2 and 0 < features.shape[1] <= MAX_DIMENSIONS
     if features.dtype != np.int8 or not shape_fits:
         rule = f"int8 [n, d] with d in 1..{MAX_DIMENSIONS}"
-        raise InvalidInput(name, rule, f"{features.dtype} {list(features.shape)}")
+        raise InvalidInput(name, rule, shape_text(features))  # the number of records is private
     if dimensions is not None and features.shape[1] != dimensions:
         rule = f"rows of {dimensions} dimensions, as the records are"
         raise InvalidInput(name, rule, features.shape[1])
@@ -166,6 +167,8 @@ def _firsts(lists: np.ndarray, numbers: np.ndarray, persons: int, first: np.ndar
 
     ``lists``: int64 [q, m], rows; ``numbers``: int32 [n], 0..``persons`` - 1, by row.
     """
+    if len(first) != len(lists):
+        raise ValueError("as many lists as queries")  # compiled code checks no index
     seen = np.full(persons, -1, dtype=np.int32)
     for query in range(len(lists)):
         count = 0

@@ -26,6 +26,8 @@ def first_hits(
     ``bits``: bool [p, m]. Each hit adds its vote or ballot to ``votes`` and one to ``hits`` (int64
     [q]).
     """
+    if len(lists) != len(queries) or lists.shape != bits.shape:
+        raise ValueError("a list and its bits for each query")  # compiled code checks no index
     for number in range(len(lists)):
         query = queries[number]
         for column in range(lists.shape[1]):

@@ -89,7 +89,7 @@ class Keys:
         """Add a key for ``name`` and return its token, which is not stored.
 
         ``expires``: an ISO date or time, in UTC unless it names a zone. Raises InvalidInput for a
-        name that has a valid key, or settings out of range.
+        name that has a valid key, a time that has passed, or settings out of range.
         """
         if not re.fullmatch(NAME, name):
             rule = "1 to 64 letters, digits, dots, dashes, @ or underscores"
@@ -100,6 +100,8 @@ class Keys:
             raise InvalidInput("queries", "from 1 to 2^63 - 1", queries)
         identity, secret = secrets.token_hex(8), secrets.token_hex(32)
         end = None if expires is None else _timestamp(expires)
+        if end is not None and end <= time.time():
+            raise InvalidInput("expires", "a time to come (UTC)", expires)
         row = (identity, name, role, digest_of(secret), queries, end, False, False)
         if self._path.is_symlink():
             open_lock(self._path)  # raises
@@ -203,5 +205,5 @@ def _timestamp(text: str) -> float:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInput("expires", "an ISO date or time, such as 2027-01-31", text) from error
+        raise InvalidInput("expires", "an ISO date or time, such as 2030-01-31", text) from error
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

@@ -133,7 +133,7 @@ class ShardedRows(PrivateRows):
             parts = self._pool.ask("embed_block", spec)
             done, rows = sum(shard[0] for shard in parts), sum(shard[1] for shard in parts)
             self.embedding(done, rows)
-        index = ShardedIndex(self._pool, spec.sha256())
+        index = ShardedIndex(self._pool, spec.sha256(), self._space.num_labels)
         return Voters(
             index,
             index.labels,
@@ -177,22 +177,21 @@ class ShardedRows(PrivateRows):
 class ShardedIndex(Index):
     """The records of all shards, by ascending id.
 
-    It stores 4 bytes a record (its row) and a label in 1, 2 or 4 (20 more with persons), and no
+    It stores 4 bytes a record (its row) and a label in 1, 2, 4 or 8 (20 more with persons), and no
     features. Ids are 8 more once they are asked for, which only Ind-KNN and tests' tapes do. The n
     records are those with finite features under ``extractor`` (its hash) in every shard.
 
-    ``labels``: [n], of the narrowest integers: widen them before calculating.
+    ``num_labels``: how many codes there are. ``labels``: codes [n], of the narrowest signed
+    integers that hold all of them, whichever the records have: widen them before calculating.
     """
 
-    def __init__(self, pool: ShardPool, extractor: str) -> None:
+    def __init__(self, pool: ShardPool, extractor: str, num_labels: int) -> None:
         self._pool, self._extractor = pool, extractor
         every = max(1, MERGED_ROWS // (2 * pool.size))
         parts: list[ShardSummary] = pool.ask("summary", extractor, every)
         self.dimensions = parts[0].dimensions
         self._rows = [np.empty(shard.rows, dtype=np.int32) for shard in parts]  # [shard][its row]
-        ends = [end for shard in parts for end in shard.labels]
-        narrowest = np.result_type(*map(np.min_scalar_type, ends))
-        self.labels = np.empty(len(self), dtype=narrowest)
+        self.labels = np.empty(len(self), dtype=np.min_scalar_type(-num_labels))
         # Between two limits lie ``size`` cuts: at most 2 * size * every <= MERGED_ROWS rows.
         limits = np.sort(np.concatenate([shard.cuts for shard in parts]))[:: pool.size].tolist()
         persons = self._merge(limits)

@@ -48,7 +48,6 @@ class ShardSummary(NamedTuple):
 
     rows: int
     dimensions: int
-    labels: tuple[int, int]  # the smallest and the largest; (0, 0) without rows
     cuts: np.ndarray
 
 
@@ -142,9 +141,8 @@ class Shard:
 
     def summary(self, extractor: str, every: int) -> ShardSummary:
         """``every``: rows from one cut to the next."""
-        index, labels = self._index(extractor)
-        ends = int(labels.min(initial=0)), int(labels.max(initial=0))
-        return ShardSummary(len(index), index.dimensions, ends, index.ids[::every])
+        index, _ = self._index(extractor)
+        return ShardSummary(len(index), index.dimensions, index.ids[::every])
 
     def rows_between(
         self, extractor: str, low: int | None = None, high: int | None = None

@@ -225,3 +225,13 @@ def test_a_large_epsilon_is_explained(command: list[str], capsys) -> None:
         assert pipeline.main([*command, *RUN[1:], "--epsilon", epsilon, *more]) == 0
         shown = "".join(capsys.readouterr())
         assert ("times as likely with a record as without it" in shown) == told
+
+
+def test_predictions_and_changes_of_own_rows_use_the_directory_beside_them() -> None:
+    tiny.configure(mechanism={"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.3}, caps=None)
+    np.savez("q.npz", x=tiny.rows(10, 9)[0])
+    where = ["--config", "config.yaml"]
+    command = ["predict", *where, "--queries", "q.npz", "--out", "a.npz", "--quiet"]
+    assert pipeline.main(command) == 0
+    assert ledgers() == ["data.npz.custodian"]
+    assert pipeline.main(["records", "remove", *where, "--ids", "1003", "--dry_run"]) == 0

@@ -45,6 +45,24 @@ def test_another_data_set_plan_or_entropy_is_refused(directory, changes):
         assert custodian.ledger.state.remaining(0, "screen") == 4
 
 
+def test_other_settings_are_named_and_may_replace_those_of_a_directory_without_releases(tmp_path):
+    reopen(tmp_path / "new").close()
+    other = {**DATA, "label": "grade"}
+    with pytest.raises(
+        LedgerMismatch, match=r"data\.label differs\. Nothing .* remove that"
+    ) as told:
+        reopen(tmp_path / "new", data=other)
+    assert str(tmp_path / "new") in str(told.value)
+    shutil.rmtree(tmp_path / "new")
+    reopen(tmp_path / "new", data=other).close()
+
+
+def test_other_settings_are_not_told_to_remove_a_directory_that_released(directory):
+    with pytest.raises(LedgerMismatch, match=r"data\.path differs\. Use its settings") as told:
+        reopen(directory, data={**DATA, "path": "b.npz"})
+    assert "remove" not in str(told.value)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,6 +1,7 @@
 """The life of a query: charge, draw, record, answer; asked again, the same answer for nothing."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from labelwall.teacher.mechanisms.votes import LANDMARKS, PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.private_records import Records
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
 from tests.make import ZeroNoise, plan_of, teach
@@ -85,3 +87,15 @@ def test_without_public_rows_or_with_many_nothing_is_charged(tmp_path, landmarks
     with pytest.raises(InvalidInput, match=r"`extractor.landmarks` must be "):
         made.answer(Queries(tiny.queries()))
     assert made._ledger.state.head == before
+
+
+@pytest.mark.parametrize("backbone", ["raw", "box"])
+def test_an_extractor_that_does_not_fit_is_refused_before_a_record_is_read(tmp_path, backbone):
+    """What it says depends on no record, and can not tell how many there are."""
+    wide = 4001
+    ends = {"mean": (0.0,) * wide, "std": (1.0,) * wide} if backbone == "box" else {}
+    unread = Mock(side_effect=AssertionError("a record was read"))
+    ledger = tiny.ledger_in(tmp_path, MECHANISM, 100)
+    answering = Teacher(unread, ledger, tmp_path, CLASSES, ZeroNoise())
+    with pytest.raises(InvalidInput, match=r"of 1\.\.4000 dimensions. Found 4001"):
+        answering.use_extractor(ExtractorSpec(backbone, (wide,), CLASSES, **ends))

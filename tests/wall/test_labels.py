@@ -280,3 +280,16 @@ def test_numbers_that_are_not_whole_are_no_classes():
     assert ClassLabels.of(2).encode("y", np.array([True, False])).tolist() == [1, 0]
     assert written(-3.0) == "-3"
     assert written(10**5000) == ""  # Python prints no such number
+
+
+@pytest.mark.parametrize(
+    ("truth", "found"),
+    [
+        (np.array([0, 0.5, 1]), "0.5 in row 1"),
+        (np.array([0, 1, 5]), "5 in row 2"),
+        (np.array(["a", "b", "c"]), "c in row 2"),
+    ],
+)
+def test_the_first_public_label_that_is_none_is_shown(truth: np.ndarray, found: str) -> None:
+    with pytest.raises(InvalidInput, match=found):
+        label_space("class", ["a", "b"], []).check_public("test_y", truth, 3)

@@ -28,7 +28,8 @@ Form = tuple[str, str]  # of numbers: one of MARKS, and the unit before or behin
 PLAIN: Form = (".", "")
 # Marks of numbers: the decimal one, and what stands between thousands
 MARKS = (".", ".,", ",", ",.", ", ", ". ", ".'")
-AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]?) ?[+-]?\d[\d.,' ]*([^\d]{0,8})")  # a number's unit
+# A number's unit: a sign or ISO 4217's code of a currency before it; any unit behind, such as m2.
+AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]|[A-Z]{3}|) ?[+-]?\d[\d.,' ]*([^\d]{0,8}(?:(?<=m)[23])?)")
 _DAYS = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d/%m/%y"),
     *("%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
@@ -359,6 +360,12 @@ class Encoding:
         ]
         return np.clip(rows, *np.transpose([pair for own in reach for pair in own]))
 
+    def require(self, name: str, columns: Collection[str]) -> None:
+        """Raise InvalidInput unless the table ``name`` has all ``columns`` that are encoded."""
+        missing = [feature for feature in self.features if feature not in columns]
+        if missing:
+            raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
+
     def entries(
         self, name: str, table: Mapping[str, np.ndarray], public: bool = False
     ) -> np.ndarray:
@@ -367,9 +374,7 @@ class Encoding:
         ``name``: of the table, for an error; ``public``: as for a column. Raises InvalidInput if a
         column is missing, MissingData if a sentence model is.
         """
-        missing = [feature for feature in self.features if feature not in table]
-        if missing:
-            raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
+        self.require(name, table)
         rows = [column.entries(table[column.name], public) for column in self.columns]
         return np.column_stack(rows)
 

@@ -13,7 +13,7 @@ import csv
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -448,7 +448,7 @@ def one_file(path: str | None, column: str, split: str) -> TableFile:
     """
     table = read_table("data.path", path)
     if column not in table.columns:
-        raise _no_column("data.split", table, column)
+        raise _no_column("data.split", table.columns, column)
     words = np.array([text.lower() for text in texts(table.columns[column])], dtype=object)
     if not set(words) <= set(SPLITS):
         rule = f"a column that says {', '.join(SPLITS[:-1])} or {SPLITS[-1]} in every row"
@@ -472,11 +472,15 @@ def truth_of(config: DataConfig, space: LabelSpace, name: str, table: TableFile)
 
 
 def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray:
-    if config.label not in table.columns:
-        raise _no_column("data.label", table, config.label, f", columns of {name}")
+    require_label(config, name, table.columns)
     return table.columns[config.label]
 
 
-def _no_column(name: str, table: TableFile, found: str, where: str = "") -> InvalidInput:
-    known = table.columns
+def require_label(config: DataConfig, name: str, columns: Collection[str]) -> None:
+    """Raise InvalidInput unless the labels are one of the ``columns`` of the table ``name``."""
+    if config.label not in columns:
+        raise _no_column("data.label", columns, config.label, f", columns of {name}")
+
+
+def _no_column(name: str, known: Collection[str], found: str, where: str = "") -> InvalidInput:
     return InvalidInput(name, f"one of {listed(known)}{where}", found, meant(found, known))

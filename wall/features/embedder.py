@@ -181,6 +181,8 @@ def quantise_box(
 
     Entry by entry. Rows that are not finite are treated as in ``quantise``.
     """
+    if not 0 < rows.shape[1] <= MAX_DIMENSIONS:
+        raise InvalidInput("features", f"of 1..{MAX_DIMENSIONS} dimensions", rows.shape[1])
     finite = np.isfinite(rows).all(axis=1)
     x = np.where(finite[:, None], rows, 0.0).astype(np.float64)
     scaled = np.rint((x - np.asarray(middle)) / np.asarray(half) * MAX_ENTRY)

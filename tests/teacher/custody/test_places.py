@@ -2,12 +2,16 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from labelwall.teacher.custody import places
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.custody.private_settings import PrivateSide
 from labelwall.wall.datasets.data_config import DataConfig
+from labelwall.wall.errors import InvalidInput
 
 
 def test_budgets_that_are_opened_together_are_all_in_the_sum(tmp_path, monkeypatch):
@@ -30,3 +34,42 @@ def test_budgets_that_are_opened_together_are_all_in_the_sum(tmp_path, monkeypat
     beside = places.place_of(data)
     assert beside is not None
     assert len(read(beside)) == len(sides)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "rule"),
+    [
+        ("a,y", {}, "a table with the column b"),
+        ("a,b", {}, "data.label` must be one of a, b"),
+        ("b,a,y", {"id": "number"}, "data.id` must be a column of the private rows"),
+        ("b,a,y", {"person": "who"}, "data.person` must be a column of the private rows"),
+    ],
+)
+def test_a_private_table_without_a_column_is_refused_before_a_rehearsal(
+    tmp_path, columns: str, settings: dict[str, str], rule: str
+):
+    rows = "1.5,2.5,yes\n3.5,0.5,no\n"
+    for name, header in (("public", "a,b,y"), ("test", "a,b,y"), ("private", columns)):
+        (tmp_path / f"{name}.csv").write_text(f"{header}\n{rows}")
+    files = {name: str(tmp_path / f"{name}.csv") for name in ("private", "public", "test")}
+    data = DataConfig(source="table", **files, label="y", **settings)
+    with pytest.raises(InvalidInput, match=rule):
+        places.require_there(data)
+    assert not places.place_of(data).exists()
+
+
+def test_a_private_table_with_all_columns_in_another_order_is_taken(tmp_path):
+    for name, header in (("public", "a,b,y"), ("test", "a,b,y"), ("private", "more,y,b,a")):
+        cells = "7,yes,2.5,1.5" if name == "private" else "1.5,2.5,yes\n3.5,0.5,no"
+        (tmp_path / f"{name}.csv").write_text(f"{header}\n{cells}\n")
+    files = {name: str(tmp_path / f"{name}.csv") for name in ("private", "public", "test")}
+    places.require_there(DataConfig(source="table", **files, label="y"))
+
+
+def test_the_directory_lies_beside_own_rows_unless_it_is_named(tmp_path):
+    own = DataConfig(source="arrays", path=str(tmp_path / "rows.npz"))
+    side = PrivateSide(data=own, rounds=[RoundConfig(queries=5)])
+    assert places.beside_rows(side).directory == tmp_path / "rows.npz.custodian"
+    assert places.beside_rows(replace(side, custodian_dir="here")).directory == Path("here")
+    published = PrivateSide(data=DataConfig(source="mnist"), rounds=side.rounds)
+    assert places.beside_rows(published).directory is None

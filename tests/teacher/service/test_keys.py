@@ -72,7 +72,7 @@ def test_a_token_finds_its_key_and_nothing_else_does(keys, tmp_path):
 @pytest.mark.parametrize(
     ("expires", "now", "valid"),
     [
-        ("2020-01-01", "2026-06-01T00:00", False),
+        ("2026-06-01T00:00:01", "2026-06-01T00:00:01", False),
         ("2030-01-01", "2029-12-31T23:59:59", True),
         ("2030-01-01", "2030-01-01T00:00", False),
         ("2030-01-01T00:00:00+02:00", "2029-12-31T22:00", False),
@@ -137,6 +137,7 @@ def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(tmp_path, clock,
 
 WRONG = [("", "analyst"), ("a b", "analyst"), ("a" * 65, "analyst"), ("ann", "root")]
 WRONG += [("ann", "analyst", 0), ("ann", "analyst", 1 << 63), ("ann", "analyst", None, "soon")]
+WRONG += [("ann", "analyst", None, "2026-06-01")]
 
 
 @pytest.mark.parametrize("settings", WRONG)

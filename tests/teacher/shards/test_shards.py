@@ -19,7 +19,7 @@ from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.guarantee import UNITS
-from labelwall.wall.label_kinds import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels, numbered_space, unpack
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.teacher.shards import tiny
 
@@ -54,6 +54,22 @@ def test_counts_are_of_the_shards_own_labels(tmp_path):
     index = tiny.index_of(tmp_path / "d", tiny.records(50), 2)
     with pytest.raises(ValueError, match="their own"):
         index.total(lambda part, labels: labels, index.labels.copy())
+
+
+def test_labels_are_stored_alike_whichever_the_records_have(tmp_path):
+    """Forty attributes fill 40 bits, and a single record with the last one changes no dtype."""
+    found = []
+    for folder, last in (("a", 1), ("b", (1 << 40) - 1)):
+        labels = np.array([0, 1, 0, last])
+        rows = Records(np.eye(4, tiny.DIMENSIONS, dtype=np.float32), labels, np.arange(4))
+        on_disk = tiny.on_disk(tmp_path / folder, tiny.streamed(rows), 2)
+        on_disk._space = numbered_space("attributes", 40)
+        index = on_disk.prepare(tiny.RAW).index
+        np.testing.assert_array_equal(index.labels, labels)
+        np.testing.assert_array_equal(unpack(index.labels, 40)[3], unpack(labels, 40)[3])
+        found.append(index.labels.dtype)
+    assert found == [np.int64, np.int64]
+    assert tiny.index_of(tmp_path / "c", tiny.records(), 2).labels.dtype == np.int8
 
 
 # --- ingestion, features, updates ---
