@@ -10,8 +10,7 @@ added or removed, for all of them in one transaction.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from ..wall.guarantee import single_analyst
 from .custodian import Custodian, open_custodian
 from .ledger.url import LedgerUrl, Place
 from .records.embedding_cache import forget
-from .records.private_records import Records
 from .teacher import Teacher
 
 FOLDER, UNFINISHED = "analysts", "removing"
@@ -37,15 +35,14 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     that can not be read, for a listed ledger that is gone or replaced, and for a ledger in use that
     the register does not list.
     """
-    listed, state = register.ledger.analysts().get(name), register.ledger.state
-    assert state.plan is not None
+    listed = register.ledger.analysts().get(name)
     digest = hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
     url, anchor = register.ledger_url, register.anchor
     mine = open_custodian(
         register.directory / FOLDER / digest,
         data=register.data,
-        plan=state.plan,
-        unsafe=state.unsafe,
+        plan=register.plan,
+        unsafe=register.ledger.state.unsafe,
         anchor=anchor and _beside(anchor, digest),
         ledger_url=url and _schema(url, digest),
         known_dataset=listed,
@@ -90,28 +87,16 @@ def remove_for_all(
     open teachers, which clean their own directories, ``in_use``. A file marks an unfinished
     removal; ``finish_removing``, or the same call again, completes it.
     """
-    with _unfinished(directory):
-        teacher.remove(ids)
-        renew()
-        _forget(directory, teacher.records(), in_use)
+    with (directory / UNFINISHED).open("w") as mark:
+        os.fsync(mark.fileno())
+    teacher.remove(ids)
+    renew()
+    finish_removing(teacher, directory, in_use)
 
 
-def finish_removing(teacher: Teacher, directory: Path) -> None:
+def finish_removing(teacher: Teacher, directory: Path, in_use: Sequence[Path] = ()) -> None:
     """Complete an interrupted removal, if there is one. For the start of a process."""
     if (directory / UNFINISHED).exists():
-        with _unfinished(directory):
-            _forget(directory, teacher.records(), ())
-
-
-@contextmanager
-def _unfinished(directory: Path) -> Iterator[None]:
-    mark = directory / UNFINISHED
-    with mark.open("w") as file:
-        os.fsync(file.fileno())
-    yield
-    mark.unlink()
-
-
-def _forget(directory: Path, records: Records, in_use: Sequence[Path]) -> None:
-    closed = [place for place in sorted((directory / FOLDER).glob("*")) if place not in in_use]
-    forget(records, *closed)
+        closed = [place for place in (directory / FOLDER).glob("*") if place not in in_use]
+        forget(teacher.records(), *closed)
+        (directory / UNFINISHED).unlink()

@@ -148,7 +148,6 @@ class Call:
         return Answers(labels, outcomes, replace(receipt, clique=clique))
 
     def charged(self) -> dict[str, int]:
-        """How many releases of each stage were charged."""
         counts = dict.fromkeys(self._mechanism.stages, 0)
         for stage, charge in self._entries:
             counts[stage] += charge.count

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from ..wall.errors import InvalidInput, LedgerMismatch
-from ..wall.files import FORMAT, other_format, whole
+from ..wall.files import FORMAT, other_format, write_file
 from ..wall.guarantee import POOLED
 from .accounting.plan import Plan
 from .ledger.anchor import Anchor
@@ -32,12 +32,13 @@ class Custodian:
     """An opened custodian's directory, locked until ``close``.
 
     ``dataset``: a random UUID, the only name that a data set has in public.
-    ``data``, ``anchor``, ``ledger_url``: as given to ``open_custodian``.
+    ``data``, ``anchor``, ``ledger_url``: as given to ``open_custodian``; ``plan``: the ledger's.
     """
 
     directory: Path
     dataset: str
     ledger: Ledger
+    plan: Plan
     _lock: IO[str]
     data: Settings
     anchor: Place | None
@@ -94,11 +95,11 @@ def open_custodian(
         _check_identity(directory, data, ledger)
         if recorded is not None and ledger.state.plan is not None:
             plan = recorded(ledger.state.plan)
-        _check_plan(ledger, plan, unsafe, known_dataset, adversaries)
+        plan = _checked_plan(ledger, plan, unsafe, known_dataset, adversaries)
     except BaseException:
         lock.close()
         raise
-    return Custodian(directory, ledger.state.dataset, ledger, lock, data, anchor, ledger_url)
+    return Custodian(directory, ledger.state.dataset, ledger, plan, lock, data, anchor, ledger_url)
 
 
 def _require_unused(directory: Path, anchor: Place | None, known_dataset: str | None) -> None:
@@ -110,9 +111,10 @@ def _require_unused(directory: Path, anchor: Place | None, known_dataset: str | 
         )
 
 
-def _check_plan(
+def _checked_plan(
     ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None, adversaries: Sequence[str]
-) -> None:
+) -> Plan:
+    """The plan as the ledger has it, where that is the one given."""
     if known_dataset not in (None, ledger.state.dataset):
         raise LedgerMismatch(
             "the custodian's ledger belongs to another data set than expected. Choose another "
@@ -124,7 +126,7 @@ def _check_plan(
             f"the ledger was begun for privacy.unit: {begun.unit}. Found {plan.unit!r}; use the "
             "unit that it was begun with, or another custodian_dir with its own budget."
         )
-    if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
+    if begun is None or begun != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's "
             "plan is fixed before its first release. Use the recorded configuration, or another "
@@ -136,6 +138,7 @@ def _check_plan(
             "before its first release. Use `service.budget` as it was, or another "
             "custodian_dir."
         )
+    return begun
 
 
 def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
@@ -167,8 +170,7 @@ def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
         )
     identity = {"format": FORMAT, "dataset": ledger.state.dataset}
     identity |= {"data": {**data}, "directory": directory}
-    with whole(path) as file:
-        file.write(json.dumps(identity).encode())
+    write_file(path, json.dumps(identity))
 
 
 def _other_rows(folder: Path, recorded: object, data: Settings, ledger: Ledger) -> LedgerMismatch:

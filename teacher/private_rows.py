@@ -105,6 +105,7 @@ class PrivateRows:
     def embed_ahead(self, spec: ExtractorSpec, stop: Callable[[], bool]) -> bool:
         """Embed into the cache until ``stop()``; call again to go on. Whether all is embedded."""
         if self._ahead is None or self._ahead[0] != spec:
+            self.pause()
             self._ahead = spec, self._embedding(spec)
         done = self._ahead[1].advance(stop)
         if done:

@@ -44,12 +44,11 @@ def child(side: PrivateSide, warn: Callable[[str], None]) -> Iterator[dict[str, 
             process.stdin.write(f"{secret}\n{json.dumps(asdict(side))}\n")
             process.stdin.flush()
             url = process.stdout.readline().strip()
-            lines = errors.read_text().splitlines()
             if not url:
                 process.wait()
                 lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
                 raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
-            for line in lines:
+            for line in errors.read_text().splitlines():
                 warn(line)
             yield {url: token_of(CHILD, secret)}
         finally:
@@ -58,7 +57,6 @@ def child(side: PrivateSide, warn: Callable[[str], None]) -> Iterator[dict[str, 
 
 
 def main() -> None:
-    """The child's own program: serve until the standard input is closed."""
     os.umask(0o077)  # what it writes is its owner's alone
     secret = sys.stdin.readline().strip()
     side = TypeAdapter(PrivateSide).validate_json(sys.stdin.readline())

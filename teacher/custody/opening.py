@@ -32,8 +32,7 @@ def local_teacher(
 
     Raises as ``custody``.
     """
-    opened = custody(side, entropy.unsafe, adversaries, console, dataset)
-    with closing(opened) as custodian:
+    with closing(custody(side, entropy.unsafe, adversaries, console, dataset)) as custodian:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,

@@ -15,12 +15,12 @@ from typing import Any
 
 from ...wall.datasets.data_config import DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
-from ...wall.files import ROWS, whole
+from ...wall.files import ROWS, write_file
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
-from ..records.private_records import require_columns, table_columns
+from ..records.private_records import private_table
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -82,8 +82,7 @@ def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
         stack.callback(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_EX)  # commands that begin together are all in the sum
         budgets = budgets_of(beside) | own
-        with whole(beside / BUDGETS) as file:
-            file.write(json.dumps(budgets).encode())
+        write_file(beside / BUDGETS, json.dumps(budgets))
     if len(budgets) > 1:
         epsilons, deltas = zip(*budgets.values(), strict=True)
         parts = f"epsilon {' + '.join(f'{e:g}' for e in epsilons)} = {sum(epsilons):g}"
@@ -101,7 +100,7 @@ def require_there(data: DataConfig) -> None:
         rule = "an existing file or folder"
         raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
     if data.source == "table":
-        require_columns(data, table_columns(data))
+        private_table(data)  # which requires its columns
 
 
 def require_budget(side: PrivateSide) -> None:

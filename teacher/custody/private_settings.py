@@ -94,7 +94,6 @@ class PrivateSide(Computing):
 
     @property
     def open(self) -> bool:
-        """Whether the mechanism is still to be chosen."""
         return self.schedule.open
 
     def plan(self) -> Plan:
@@ -113,6 +112,6 @@ class PrivateSide(Computing):
 
     @property
     def anchor_place(self) -> Path | LedgerUrl | None:
-        if self.anchor is None or "://" not in self.anchor:
-            return None if self.anchor is None else Path(self.anchor)
-        return LedgerUrl.parse(self.anchor, "anchor")
+        if self.anchor is None:
+            return None
+        return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)

@@ -29,13 +29,8 @@ def plan_beside(schedule: Schedule, plan: Plan) -> Plan:
     """The schedule's plan, with those numbers, or the method, of a ledger's that are left open."""
     if schedule.open:
         budget = schedule.budget
-        return Plan(
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            slots=plan.slots if plan.periods == budget.periods else (),
-            unit=schedule.privacy.unit,
-            periods=budget.periods,
-        )
+        slots = plan.slots if plan.periods == budget.periods else ()
+        return Plan(budget.epsilon, budget.delta, slots, schedule.privacy.unit, budget.periods)
     return solved(recorded(schedule, plan)).plan()
 
 

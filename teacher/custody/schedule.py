@@ -144,13 +144,7 @@ class Schedule:
         budget = self.budget
         periods = zip(*(entry.periods() for entry in self.priced()), strict=True)
         slots = tuple(slot for period in periods for slot in period)
-        return Plan(
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            slots=slots,
-            unit=self.privacy.unit,
-            periods=budget.periods,
-        )
+        return Plan(budget.epsilon, budget.delta, slots, self.privacy.unit, budget.periods)
 
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""

@@ -52,10 +52,8 @@ def serve(
         rule = "0 with service.budget: per_analyst"
         raise InvalidInput("scale.shards", rule, side.scale.shards)
     against = EACH if each else POOLED
-    opened = custody(side, entropy.unsafe, [against], Console())
-    with closing(opened) as custodian:
-        assert custodian.ledger.state.plan is not None
-        require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
+    with closing(custody(side, entropy.unsafe, [against], Console())) as custodian:
+        require_affordable(custodian.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(side, service, custodian, Keys(side.directory, more), entropy)
         with listen(service) as bound:
@@ -81,13 +79,11 @@ def app_of(
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
     task, data = describe(side.data), side.data
-    plan = custodian.ledger.state.plan
-    assert plan is not None
     settings = Settings(
         config=service,
         task=task,
         entropy=entropy,
-        certified=None if entropy.unsafe else round_up(certified_epsilon(plan)),
+        certified=None if entropy.unsafe else round_up(certified_epsilon(custodian.plan)),
         sharded=teacher_factory(side, task) if side.scale.shards else None,
         scale=side.scale,
         batch_size=side.batch_size,

@@ -48,7 +48,6 @@ class PlainFeatures:
     def __init__(self) -> None:
         self._plain: ExtractorSpec | None = None
         self._rows: dict[bytes, np.ndarray] = {}
-        self._bytes = 0
 
     def embed(
         self,
@@ -61,15 +60,14 @@ class PlainFeatures:
         if embedder.spec.backbone in VECTORS or not digests:
             return embedder.embed(inputs, progress)
         if self._plain != embedder.spec.plain:
-            self._plain, self._rows, self._bytes = embedder.spec.plain, {}, 0
+            self._plain, self._rows = embedder.spec.plain, {}
         missing = [row for row, digest in enumerate(digests) if digest not in self._rows]
         fresh = dict[bytes, np.ndarray]()
         if missing:
             computed = embedder.features(inputs[missing], progress)
             fresh = {digests[row]: x for row, x in zip(missing, computed, strict=True)}
-            if self._bytes + computed.nbytes <= MAX_PLAIN_BYTES:
+            if (len(self._rows) + len(fresh)) * computed[0].nbytes <= MAX_PLAIN_BYTES:
                 self._rows |= fresh
-                self._bytes += computed.nbytes
         known = self._rows | fresh if len(fresh) < len(digests) else fresh
         return quantised(embedder.spec, np.stack([known[digest] for digest in digests]))
 

@@ -14,7 +14,7 @@ from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
 from ...wall.datasets.readers import is_image
 from ...wall.datasets.sources import describe
-from ...wall.datasets.tables import one_file, read_table
+from ...wall.datasets.tables import encoding
 from ...wall.errors import shortened
 from ...wall.guarantee import Unit
 from .private_records import (
@@ -28,6 +28,7 @@ from .private_records import (
     UNREADABLE,
     Ingested,
     ingest,
+    private_table,
 )
 
 REASONS = {
@@ -98,11 +99,7 @@ def _written(config: DataConfig) -> np.ndarray:
         return np.array([path.rpartition("/")[0].split("/")[0] for path in paths], dtype=object)
     if config.source == "arrays":
         return texts(required_member(config.path, LABELS))
-    if config.split:
-        table = one_file(config.path, config.split, "private")
-    else:
-        table = read_table("data.private", config.private)
-    return texts(table.columns[config.label])
+    return texts(private_table(config).columns[config.label])
 
 
 def bad_rows(read: Ingested, unit: Unit) -> dict[str, int]:

@@ -7,7 +7,7 @@ is public.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,14 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
-from ...wall.datasets.tables import encoding, one_file, read_table, require_label, truth_of
+from ...wall.datasets.tables import (
+    TableFile,
+    encoding,
+    one_file,
+    read_table,
+    require_label,
+    truth_of,
+)
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress, no_progress
@@ -56,7 +63,6 @@ class Records:
         return self.ids if self.persons is None else self.persons
 
     def take(self, rows: slice | np.ndarray) -> "Records":
-        """A selection of the rows."""
         persons = None if self.persons is None else self.persons[rows]
         return Records(self.inputs[rows], self.labels[rows], self.ids[rows], persons)
 
@@ -227,13 +233,11 @@ def _published(
 
     def read(block: slice) -> Ingested:
         images = rows.images(block, task.input_shape, progress)
-        ids, persons = rows.ids[block], None
+        persons, faults = None, {UNREADABLE: ~images.readable}
         if unit == "person":
             assert rows.persons is not None  # PrivateSide refuses other sets
             persons = codes_of(rows.persons[block])
-            ids = row_ids(persons, ids)
-        faults = {UNREADABLE: ~images.readable}
-        return _judged(task, images.pixels, rows.labels[block], ids, faults, persons)
+        return _judged(task, images.pixels, rows.labels[block], rows.ids[block], faults, persons)
 
     return len(rows.ids), read
 
@@ -250,12 +254,10 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
         ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)
-        persons = None
+        persons, faults = None, {UNREADABLE: ~images.readable}
         if unit == "person":
             named = readers.persons_of("data.private", root, chosen, config.person, task.labels)
             persons = codes_of(named)
-            ids = row_ids(persons, ids)
-        faults = {UNREADABLE: ~images.readable}
         judged = _judged(task, images.pixels, labels, ids, faults, persons)
         return replace(judged, other_files=len(files) - len(paths))
 
@@ -306,34 +308,30 @@ def _array_rows(
     ids = np.arange(first, first + len(inputs)) if given is None else given.astype(np.int64)
     if PERSONS in columns:
         persons = codes_in(PERSONS, columns[PERSONS], len(inputs))
-        ids = row_ids(persons, places(persons, earlier) if given is None else ids)
+        ids = places(persons, earlier) if given is None else ids
     return _judged(task, inputs, labels, ids, {}, persons)
 
 
-def table_columns(config: DataConfig) -> list[str]:
-    """Names of the columns of the private rows' table, which are public. Raises as read_table."""
-    named = ("data.path", config.path) if config.split else ("data.private", config.private)
-    return [*read_table(*named).columns]
+def private_table(config: DataConfig) -> TableFile:
+    """The table of the private rows, with all columns that are read from it.
 
-
-def require_columns(config: DataConfig, columns: Collection[str]) -> None:
-    """Raise InvalidInput unless a private table has all ``columns`` that are read from it.
-
-    "" and ID as the names of a column of persons or ids name none.
+    Raises InvalidInput, also for a column that it lacks, MissingData. "" and ID as the names of a
+    column of persons or ids name none.
     """
-    encoding(config).require("data.private", columns)
-    require_label(config, "data.private", columns)
-    for name, column in (("data.id", config.id), ("data.person", config.person)):
-        if column not in ("", ID):
-            require_known(name, [column], columns, "a column of the private rows")
-
-
-def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     if config.split:
         table = one_file(config.path, config.split, "private")
     else:
         table = read_table("data.private", config.private)
-    require_columns(config, table.columns)
+    encoding(config).require("data.private", table.columns)
+    require_label(config, "data.private", table.columns)
+    for name, column in (("data.id", config.id), ("data.person", config.person)):
+        if column not in ("", ID):
+            require_known(name, [column], table.columns, "a column of the private rows")
+    return table
+
+
+def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
+    table = private_table(config)
     inputs = encoding(config).inputs("data.private", table.columns)
     truth = truth_of(config, task.labels, "data.private", table)
     labels = task.labels.encode("data.private", truth)
@@ -345,7 +343,7 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         unnamed = names == ""
     if unit == "person":
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
-        ids = row_ids(persons, ids if named in table.columns else places(persons, Counter()))
+        ids = ids if named in table.columns else places(persons, Counter())
 
     def read(block: slice) -> Ingested:
         theirs = None if persons is None else persons[block]
@@ -374,14 +372,15 @@ def _judged(
 ) -> Ingested:
     """Judge each row by itself, then repeated ids among the good rows: no bad one displaces those.
 
-    ``faults``: bool [n] by verdict, as a file shows them.
+    ``ids``: int64 [n], of rows among their person's where there are ``persons``. ``faults``: bool
+    [n] by verdict, as a file shows them.
     """
     every = dict(faults)
     if inputs.dtype == np.float32:
         every[NOT_FINITE] = ~np.isfinite(inputs).all(axis=1)
     every[UNKNOWN_CLASS] = ~task.labels.is_code(labels)
     if persons is not None:
-        every[NO_PERSON] = persons == NOBODY
+        every[NO_PERSON], ids = persons == NOBODY, row_ids(persons, ids)
     verdicts = np.select(list(every.values()), list(every), GOOD).astype(np.uint8)
     good = np.flatnonzero(verdicts == GOOD)
     _, first = np.unique(ids[good], return_index=True)  # the first position of each id

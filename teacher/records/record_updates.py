@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from ...wall.errors import InvalidInput, shape_text
 from ..ledger import ledger_tables
+from .embedding_cache import row_digests
 from .private_records import Records
 
 TABLE = "updates"
@@ -66,11 +67,8 @@ def add(connection: sa.Connection, records: Records) -> None:
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
-    _put(
-        connection,
-        ledger_tables.REMOVED,
-        tuple((identity, None, None) for identity in ids.tolist()),
-    )
+    columns = ((identity, None, None) for identity in ids.tolist())
+    _put(connection, ledger_tables.REMOVED, tuple(columns))
 
 
 def _put(connection: sa.Connection, event: str, rows: tuple[tuple[object, ...], ...]) -> None:
@@ -97,21 +95,10 @@ def without_repeated(records: Records, present_rows: Records) -> Records:
 
     Rows of another form are returned as they are, for ``check``.
     """
-    counts = records.labels.shape, records.ids.shape
-    if not _alike(records, present_rows) or counts != (records.inputs.shape[:1],) * 2:
+    if not records.labels.shape == records.ids.shape == records.inputs.shape[:1]:
         return records
-    row_of = {identity: row for row, identity in enumerate(present_rows.ids.tolist())}
-    rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
-    new = np.array(
-        [
-            (row := row_of.get(identity)) is None
-            or label != present_rows.labels[row]
-            or x.tobytes() != present_rows.inputs[row].tobytes()
-            for identity, label, x in rows
-        ],
-        dtype=bool,
-    )
-    return records.take(new)
+    known = {*row_digests(present_rows.take(np.isin(present_rows.ids, records.ids)))}
+    return records.take(np.array([row not in known for row in row_digests(records)], dtype=bool))
 
 
 def check(records: Records, like: Records, num_labels: int) -> None:
@@ -119,7 +106,8 @@ def check(records: Records, like: Records, num_labels: int) -> None:
 
     Raises InvalidInput, which names no value.
     """
-    if not _alike(records, like):
+    forms = [(rows.inputs.dtype, rows.inputs.shape[1:]) for rows in (records, like)]
+    if forms[0] != forms[1]:
         raise InvalidInput("records.inputs", shape_text(like.inputs), shape_text(records.inputs))
     if records.inputs.dtype.kind == "f" and not np.isfinite(records.inputs).all():
         raise InvalidInput("records.inputs", "finite", "NaN or infinity")
@@ -135,8 +123,3 @@ def check(records: Records, like: Records, num_labels: int) -> None:
     if len(np.unique(records.ids)) != len(records.ids) or np.isin(records.ids, like.ids).any():
         rule, cure = "distinct, and of no present record", "Remove the old row first."
         raise InvalidInput("records.ids", rule, "a repeated one", cure)
-
-
-def _alike(records: Records, like: Records) -> bool:
-    one, other = records.inputs, like.inputs
-    return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]

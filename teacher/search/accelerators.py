@@ -155,7 +155,6 @@ def index_on(
     ids: np.ndarray,
     persons: np.ndarray | None = None,
 ) -> ExactIndex:
-    """The index of a device: ExactIndex for the processor, DeviceIndex for any other."""
     if device.type == "cpu":
         return ExactIndex(features, ids, persons)
     return DeviceIndex(features, ids, persons, device=device)

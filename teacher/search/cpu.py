@@ -206,7 +206,6 @@ class ExactIndex(Index):
 
     @cached_property
     def _sample(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every STRIDE-th record's features and squared norm."""
         return np.ascontiguousarray(self.features[::STRIDE]), self._norms[::STRIDE]
 
     def _similar(self, queries: np.ndarray, select: Select) -> list[Similar]:

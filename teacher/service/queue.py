@@ -121,7 +121,6 @@ class RequestQueue:
         self._answering, self._steps = "", 0  # extractor of the last answers, and their steps
         self._turns: dict[str, int] = {}  # caller -> number of the last step of its answers
         self._embeds_next = False
-        self._embedding: Job | None = None  # the one that was embedded for last
         self.at_work: tuple[str, int, int] | None = None  # (what, done, total) of rows. Private
         self.snapshot = Snapshot.of(ledger.state)
         self._thread = threading.Thread(target=self._run, name="writer")
@@ -214,7 +213,7 @@ class RequestQueue:
             self._teacher.pause()
 
     def _next(self) -> list[Job]:
-        """The next step's jobs: one task, or queries of one batch. None when the service stops."""
+        """The next step's jobs: one task, or queries of one batch. Empty when the service stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
@@ -284,9 +283,6 @@ class RequestQueue:
     def _embedded(self, job: Job) -> bool:
         """Embed records for one turn. Whether all have features."""
         assert job.extractor is not None
-        if self._embedding is not job:
-            self._teacher.pause()  # stores what another one has
-            self._embedding = job
         job.turns += 1
         over = time.monotonic() + TURN
         return self._teacher.embed_ahead(
@@ -294,7 +290,6 @@ class RequestQueue:
         )
 
     def _use(self, job: Job) -> None:
-        """Make the teacher use a job's extractor, if it needs one."""
         if job.extractor is not None and self._in_use != job.needs:
             self._in_use = ""
             self._teacher.use_extractor(job.extractor)

@@ -10,6 +10,7 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -150,7 +151,6 @@ class ConnectionLimits:
             self.open[peer].admitted = True
 
     def end(self, peer: Peer | None, analyst: str | None) -> None:
-        """The request has been answered."""
         self._at_work -= Counter([peer])
         self._asking -= Counter([analyst])
 
@@ -221,11 +221,7 @@ class GuardedServer(uvicorn.Server):
 
     async def _open(self, connection: "Connection") -> None:
         """Let the protocol have a connection, by TLS after a handshake."""
-
-        def protocol() -> TimedProtocol:
-            app_state = self.lifespan.state
-            return TimedProtocol(self.config, self.server_state, app_state)
-
+        protocol = partial(TimedProtocol, self.config, self.server_state, self.lifespan.state)
         with suppress(OSError):  # of a handshake, too
             await asyncio.get_running_loop().connect_accepted_socket(
                 protocol, connection, ssl=self.config.ssl

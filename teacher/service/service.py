@@ -38,8 +38,7 @@ class Service:
         self.custodian, self.dataset = opened, opened.dataset
         self.directory, self.ledger = opened.directory, opened.ledger
         settings, state = self.settings, opened.ledger.state
-        assert state.plan is not None
-        self.plan, self.unsafe, self.adversary = state.plan, state.unsafe, state.adversary
+        self.plan, self.unsafe, self.adversary = opened.plan, state.unsafe, state.adversary
         self.certified = settings.certified
         self.teacher = (settings.sharded or partial(Teacher, open_rows))(
             opened.ledger,
@@ -134,12 +133,9 @@ class Analysts:
                 except InvalidInput as error:  # another process works there
                     self._shared.report()
                     raise refused("ledger_refused") from error
-                self._opened[name] = self.build(custodian)
+                self._opened[name] = Service(self._shared, custodian, self.records.records)
                 self._opened[name].queue.start()
             return self._opened[name]
-
-    def build(self, custodian: Custodian) -> Service:
-        return Service(self._shared, custodian, self.records.records)
 
     def names(self) -> list[str]:
         """Names of analysts with a ledger. Raises LedgerMismatch if the register is unreadable."""

@@ -18,7 +18,7 @@ import numpy as np
 from ...wall.devices import device_of
 from ...wall.errors import LabelwallError
 from ...wall.features.embedder import Embedder
-from ...wall.files import whole
+from ...wall.files import write_file
 from ...wall.messages import ExtractorSpec
 from ..classifiers.linear_ensemble import shard_numbers
 from ..private_files import log_failure
@@ -253,7 +253,6 @@ def columns_of(records: Records) -> dict[str, np.ndarray]:
 
 
 def block_rows(shape: tuple[int, ...]) -> int:
-    """The number of rows of a shape in one block."""
     return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
 
 
@@ -283,17 +282,16 @@ def append(directory: Path, blocks: Mapping[str, np.ndarray], done: int) -> None
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
-    _write(directory, Journal(done, rows))
+    write_file(directory / JOURNAL, json.dumps(Journal(done, rows)._asdict()))
 
 
 def finish(directory: Path) -> None:
     """Record that no more rows follow."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(directory, journal(directory)._replace(complete=True))
+    write_file(directory / JOURNAL, json.dumps({**journal(directory)._asdict(), "complete": True}))
 
 
 def has(directory: Path, name: str) -> bool:
-    """Whether there is an array of that name."""
     return (directory / f"{name}.npy").exists()
 
 
@@ -301,11 +299,6 @@ def read(directory: Path, name: str) -> np.ndarray:
     """An array, mapped into memory. Only what is used is read, and nothing is written back."""
     mapped: np.ndarray = np.load(directory / f"{name}.npy", mmap_mode="c", allow_pickle=False)
     return np.asarray(mapped)
-
-
-def _write(directory: Path, content: Journal) -> None:
-    with whole(directory / JOURNAL) as file:
-        file.write(json.dumps(content._asdict()).encode())
 
 
 # What a pool may ask of a shard. Another name is refused.

@@ -86,7 +86,7 @@ def test_a_torn_block_is_written_over(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "_write", killed)
+        patch.setattr(worker, "write_file", killed)
         with pytest.raises(KeyboardInterrupt):
             worker.append(tmp_path, block(7, 1000), 12)
     assert worker.journal(tmp_path) == worker.Journal(5, 5, False)
