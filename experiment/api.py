@@ -79,7 +79,7 @@ def _temporary(
 ) -> tuple[Path, str | Path | None]:
     """(run_dir, custody) of a call that names none: always said, since a ledger is there."""
     lines = [f"run_dir={str(data.scratch / 'run')!r}"]
-    if data.in_memory and data.private is not None and custody is None:
+    if data.keeps_rows and custody is None:
         custody = data.scratch / "custody"
         lines.append(
             f"custody={str(custody)!r}, PRIVATE. Name both to continue in another program; another "

@@ -110,6 +110,11 @@ class Data(ShowsFacts):
         given = self.public if self.private is None else self.private
         return not isinstance(given, str | Path)
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a custodian's directory has to keep the private rows."""
+        return self.in_memory and self.private is not None
+
     def options(self, place: Path, private: bool = True) -> dict[str, Any]:
         """Options for one's own data, as the command line's.
 

@@ -129,8 +129,8 @@ def _checked_plan(
     if begun is None or begun != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's "
-            "plan is fixed before its first release. Use the recorded configuration, or another "
-            "custodian_dir with its own budget."
+            "plan is fixed before its first release. Use the recorded configuration (config.yaml "
+            "of the run that began it), or another custodian_dir with its own budget."
         )
     if ledger.state.adversary not in adversaries:
         raise LedgerMismatch(

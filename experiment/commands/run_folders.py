@@ -251,8 +251,8 @@ def keys(args: Sequence[str]) -> int:
             default="analyst",
         ),
         "--queries": option(
-            "most new queries that calls under this name are charged for, a count; no cap if left "
-            "out",
+            "most new queries that calls under this name are charged for, a count; a sum of a "
+            "linear model is one, and so is a table of counts; no cap if left out",
             type=int,
         ),
         "--expires": "ISO date or time (UTC) from which the key is not valid; never if left out",

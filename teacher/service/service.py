@@ -133,9 +133,12 @@ class Analysts:
                 except InvalidInput as error:  # another process works there
                     self._shared.report()
                     raise refused("ledger_refused") from error
-                self._opened[name] = Service(self._shared, custodian, self.records.records)
+                self._opened[name] = self.build(custodian)
                 self._opened[name].queue.start()
             return self._opened[name]
+
+    def build(self, custodian: Custodian) -> Service:
+        return Service(self._shared, custodian, self.records.records)
 
     def names(self) -> list[str]:
         """Names of analysts with a ledger. Raises LedgerMismatch if the register is unreadable."""

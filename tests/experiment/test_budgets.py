@@ -235,3 +235,21 @@ def test_predictions_and_changes_of_own_rows_use_the_directory_beside_them() -> 
     assert pipeline.main(command) == 0
     assert ledgers() == ["data.npz.custodian"]
     assert pipeline.main(["records", "remove", *where, "--ids", "1003", "--dry_run"]) == 0
+
+
+def test_queries_of_a_table_are_a_table_and_arrays_are_refused_before_the_charge(capsys) -> None:
+    for name, count, seed in (("private", 300, 1), ("public", 60, 2), ("test", 60, 3)):
+        tiny.write_table(Path(f"{name}.csv"), count, seed)
+    files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
+    command = ["predict", *files, "--label", "kind", "--epsilon", "1000", *LINEAR[:2]]
+    command += ["--mechanism.steps", "6", "--out", "a.npz"]
+    np.savez("q.npz", x=np.ones((3, tiny.DIMENSIONS), dtype=np.float32))
+    assert pipeline.main([*command, "--queries", "q.npz"]) == 2
+    assert "`queries` must be a file (.csv" in capsys.readouterr().err
+    assert not ledgers()
+    assert pipeline.main([*command, "--queries", "test.csv"]) == 0
+    assert "60 of 60 answered, 0 sums known before" in capsys.readouterr().out
+    with np.load("a.npz") as stored:
+        truth = [line.split(",")[-1] for line in Path("test.csv").read_text().splitlines()[1:]]
+        right = np.array(sorted(set(truth)))[stored["labels"]] == np.array(truth)
+    assert right.mean() > 0.8

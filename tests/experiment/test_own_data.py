@@ -64,6 +64,10 @@ def test_tables_in_one_command(folder: Path, capsys) -> None:
     found = labels()
     right = np.mean([label == line[-1] for label, line in zip(found, lines[1:], strict=True)])
     assert right == pytest.approx(accuracy)
+    comma = [",".join(f'"{cell}"'.replace(".", ",") for cell in line) for line in lines[1:]]
+    Path("new.csv").write_text("\n".join([",".join(lines[0]), *comma]))
+    labels()
+    assert "new.csv, x0: 30 of 30 cells are no number, as" in capsys.readouterr().err
     Path("new.csv").write_text("x0,x1\n1,2\n")
     assert pipeline.main(command) == 2
     assert "a table with the column x2" in capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_help_says_the_defaults_of_own_data(capsys) -> None:
 
 def test_columns_that_are_not_listed_are_counted(capsys) -> None:
     Path("wide.csv").write_text(",".join(f"column{n}" for n in range(30)) + "\n")
-    check_one_error(["plan", "--data", "wide.csv"], "column9 and 20 more. Found 'split'", capsys)
+    check_one_error(["plan", "--data", "wide.csv"], "column8 and 20 more. Found 'split'", capsys)
 
 
 def test_predict_points_to_classify(capsys) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData, listed, meant, require_known
+from ..errors import LISTED, InvalidInput, MissingData, listed, meant, require_known
 from ..label_kinds import label_space
 from ..labels import NO_LABEL, LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
@@ -90,12 +90,12 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
         raise InvalidInput(field, f"a {KINDS}", str(path))
     names, lines = read_lines(file)
     places = _columns(field, names)
-    columns, fits = _columns_of(lines, len(names), places)
-    if field in PUBLIC and not fits.all():
+    columns, fits, misfits = _columns_of(lines, len(names), places)
+    if field in PUBLIC and misfits:
         by_quotes = _columns_of(_records(file), len(names), places)
-        if (~by_quotes[1]).sum() < (~fits).sum():
-            columns, fits = by_quotes
-    return TableFile(columns, np.flatnonzero(fits), misfits=int((~fits).sum()))
+        if by_quotes[2] < misfits:
+            columns, fits, misfits = by_quotes
+    return TableFile(columns, np.flatnonzero(fits), misfits=misfits)
 
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
@@ -142,14 +142,18 @@ def _trimmed(cells: list[str], count: int) -> list[str]:
 
 def _columns_of(
     records: Iterable[list[str]], count: int, places: Mapping[str, int]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """(columns by name, of the records of ``count`` cells; which records these are, bool [n])."""
-    cells, fits = list[list[str]](), list[bool]()
+) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
+    """(columns by name, of the records of ``count`` cells; which records these are, bool [n]; how
+    many others have a text in some cell).
+    """
+    cells, fits, misfits = list[list[str]](), list[bool](), 0
     for record in records:
         fits.append(len(record) == count)
+        misfits += not fits[-1] and any(record)
         cells += [[record[place] for place in places.values()]] if fits[-1] else []
     rows = np.array(cells, dtype=object).reshape(len(cells), len(places))
-    return {name: rows[:, at] for at, name in enumerate(places)}, np.array(fits, dtype=bool)
+    columns = {name: rows[:, at] for at, name in enumerate(places)}
+    return columns, np.array(fits, dtype=bool), misfits
 
 
 def read_records(
@@ -166,7 +170,9 @@ def read_records(
     names, _, _ = _opened(Path(path))
     if absent := [name for name in features if names.count(name) != 1]:
         raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
-    return _columns_of(_records(Path(path)), len(names), {n: names.index(n) for n in features})
+    places = {name: names.index(name) for name in features}
+    columns, fits, _ = _columns_of(_records(Path(path)), len(names), places)
+    return columns, fits
 
 
 def _records(file: Path) -> Iterator[list[str]]:
@@ -497,5 +503,7 @@ def require_label(config: DataConfig, name: str, columns: Collection[str]) -> No
 
 
 def _no_column(name: str, columns: Collection[str], found: str, where: str = "") -> InvalidInput:
-    known = [*columns][-1:] + [*columns][:-1]  # the last one is often the label
+    known = [*columns]
+    if len(known) > LISTED:
+        known = known[-1:] + known[:-1]  # the last one is often the label
     return InvalidInput(name, f"one of {listed(known)}{where}", found, meant(found, known))

@@ -224,7 +224,7 @@ def test_balanced_is_refused_where_no_classifier_of_classes_is_released(folder, 
     given = ["--mechanism.kind", "private_knn", "--rounds", "[{queries: 5}]"]
     check_one_error([*row, *given], "`balanced` must be left out but for classes by", capsys)
     among = ["--mechanism.kind", "auto", "--mechanism.among", "reverse_knn"]
-    check_one_error([*row, *among], "one of private_linear.", capsys)
+    check_one_error([*row, *among], "one of private_linear with --balanced.", capsys)
     assert parse(["--data", "data.npz", "--balanced"])[0].balanced
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from labelwall.teacher.records.inspect import preview
 from labelwall.wall.datasets.data_config import DataConfig
-from tests.wall.datasets.small import write_arrays
+from tests.wall.datasets.small import write_arrays, write_lines
 
 
 def arrays(path, x, y, ids):
@@ -74,3 +74,18 @@ def test_labels_of_a_table_that_are_written_otherwise(tmp_path):
     ]  # fmt: skip
     assert len(told) == 21
     assert told[-1] == ("and", "4 more")
+
+
+def test_columns_that_can_not_be_read_are_shown(tmp_path):
+    """The private file has decimal commas, the public one points."""
+    files = {}
+    rows = [f"{n}.5,{n % 7}.25,{'ab'[n % 2]}" for n in range(30)]
+    for split in ("private", "public", "test"):
+        files[split] = write_lines(tmp_path, f"{split}.csv", rows, "size,weight,label")
+    config, title = DataConfig(source="table", **files), "columns that are not as the public rows"
+    assert title not in preview(config)
+    rows = [row.replace(",", ";").replace(".", ",") for row in rows]
+    write_lines(tmp_path, "private.csv", rows, "size;weight;label")
+    text = preview(config)
+    assert "size: 30 of 30 cells are no number, as '0,5'" in text.split(title)[1]
+    assert "30 rows, 30 usable" in text

@@ -6,10 +6,11 @@ import types
 import numpy as np
 import pytest
 
+from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.columns import texts
 from labelwall.wall.datasets.data_config import DataConfig
-from labelwall.wall.datasets.sources import describe, read_public
+from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.datasets.tables import read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 from tests.wall.datasets.small import HEADER, LINES, SPLITS, write_lines, write_tables
@@ -160,3 +161,45 @@ def test_a_folder_of_hugging_faces_datasets(tmp_path, monkeypatch):
     table = read_table("data.public", tmp_path)
     assert texts(table.columns["label"]).tolist() == ["a", ""]
     assert table.columns["x"][0] == 1.5
+
+
+NOTES = ['1,"a note\nof two lines",x', '2,"one line",y', '"3","and\n\nthree",x', "4,plain,y,odd"]
+
+
+def test_public_records_may_have_line_breaks_and_what_is_left_out_is_counted(tmp_path):
+    """A private record is one line: a quote of one must not hide the next one."""
+    files = {s: write_lines(tmp_path, f"{s}.csv", 9 * NOTES, "n,note,label") for s in SPLITS}
+    config = DataConfig(source="table", **files, keep=["n", "note"])
+    assert len(read_public(config).inputs) == len(read_public(config).test_inputs) == 27
+    assert len(open_records(config, describe(config)).ids) == 9
+    said = "\n".join(facts(config))
+    for split in ("data.public", "data.test"):
+        assert f"{split}: 9 of 36 records are left out" in said
+    shown = preview(config)
+    assert "lines with another number of cells than the header: 45" in shown
+
+
+def test_an_open_quote_hides_no_public_line(tmp_path):
+    lines = [*(f"{n},b{n % 2},x{n % 3}" for n in range(12)), '12,"b1,x0', "13,b0,x1"]
+    files = {s: write_lines(tmp_path, f"{s}.csv", lines, "n,word,label") for s in SPLITS}
+    config = DataConfig(source="table", **files, keep=["n"])
+    assert len(read_public(config).inputs) == 13
+
+
+def test_classes_that_public_labels_miss_or_that_differ_by_case_are_named(tmp_path):
+    lines = {"private": ["1,good"], "public": ["1,good", "2,bad"], "test": ["1,0", "2,1", "4,1"]}
+    files = {s: write_lines(tmp_path, f"{s}.csv", own, "n,label") for s, own in lines.items()}
+    config = DataConfig(source="table", **files)
+    assert "data.public: none of 2 labels is one of these classes, as 'good'" in facts(config)
+    files["test"] = write_lines(tmp_path, "test.csv", ["1,good", "2,Good", "3,bad"], "n,label")
+    assert "these classes differ by their case alone: Good, good" in facts(
+        DataConfig(source="table", **files)
+    )
+
+
+def test_a_label_that_is_not_there_shows_the_last_column_first(tmp_path):
+    header = ",".join([*(f"c{n}" for n in range(20)), "grade"])
+    rows = [",".join(map(str, [*range(20), "ab"[k]])) for k in (0, 1)]
+    files = {s: write_lines(tmp_path, f"{s}.csv", rows, header) for s in SPLITS}
+    with pytest.raises(InvalidInput, match=r"one of grade, c0, c1.* and 11 more"):
+        describe(DataConfig(source="table", **files, label="Grad"))
