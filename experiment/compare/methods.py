@@ -13,7 +13,7 @@ from ...teacher.custody.solver import solved, solved_numbers
 from ...teacher.mechanisms.registry import AUTO, mechanism_class
 from ...teacher.mechanisms.votes import teachers_of
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, meant
 from ..config.config import Config
 from ..config.options import settings_by
 from ..config.settings import config_of, merged
@@ -48,7 +48,8 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     known = _known(config, rehearsed)
     kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
     if unknown := [kind for kind in kinds if kind not in known]:
-        cure = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
+        needs = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
+        cure = meant(unknown[0], known) or needs
         raise InvalidInput("methods", f"some of {', '.join(known)}", ", ".join(unknown), cure)
     if first and AUTO in kinds:
         rule = "kinds that have the settings of the sweep"

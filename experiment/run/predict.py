@@ -57,13 +57,11 @@ def predict(
 
     A mechanism that counts by matrices is asked as that round asks, with public rows; any number of
     queries is then labelled for nothing. The matrices are kept in ``out``.fit, by settings.
-
     ``queries``: an npz file with ``x``, rows like the data set's public inputs; of a table another
-    one with its columns. ``out`` is an npz
-    file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
-    and, where rows have one, ``values`` (float64 [n], NaN: none). Beside it are ``.receipt.json``
-    (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an
-    auditor's copy.
+    one with its columns. ``out`` is an npz file with ``labels`` (int64 [n], or [n, c] for
+    attributes; -1: none), ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64
+    [n], NaN: none). Beside it are ``.receipt.json`` (cost, what is left, the ledger's head,
+    certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
 
     Reads no data unless it is affordable. Raises as a run (BudgetRefused, InvalidInput, ...).
     """

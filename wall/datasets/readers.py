@@ -17,10 +17,10 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress, no_progress
 from . import medical
+from .csv_files import read_lines
 from .data_config import DataConfig, PublicData, Task, no_names
 from .folders import constant_order, is_hidden, list_files
 from .shapes import shapes
-from .tables import read_lines
 
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"

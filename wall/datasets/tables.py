@@ -7,14 +7,12 @@ line of a CSV file is a row, so that a line break within quotes ends it.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import csv
 import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +25,7 @@ from ..labels import NO_LABEL, LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .box import box_cells, drawn_rows
 from .columns import Encoding, encoding_of, number_form, numbers, texts
+from .csv_files import columns_of, read_lines, records_of
 from .data_config import BOX, ID, MOST_COLUMNS, SPLITS, DataConfig, PublicData, Task, no_names
 from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
@@ -35,8 +34,6 @@ from .folders import read_text, text_files
 if TYPE_CHECKING:
     import pyarrow
 
-SEPARATORS = ",;\t|"
-BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
 MOST_NUMBERS = 20  # classes that are numbers with fractions
@@ -90,70 +87,12 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
         raise InvalidInput(field, f"a {KINDS}", str(path))
     names, lines = read_lines(file)
     places = _columns(field, names)
-    columns, fits, misfits = _columns_of(lines, len(names), places)
+    columns, fits, misfits = columns_of(lines, len(names), places)
     if field in PUBLIC and misfits:
-        by_quotes = _columns_of(_records(file), len(names), places)
+        by_quotes = columns_of(records_of(file), len(names), places)
         if by_quotes[2] < misfits:
             columns, fits, misfits = by_quotes
     return TableFile(columns, np.flatnonzero(fits), misfits=misfits)
-
-
-def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
-    """(names in the header, cells of each line below it) of a CSV file.
-
-    A line that is no CSV has no cells.
-    """
-    names, separator, lines = _opened(file)
-    return names, (_trimmed(_cells(line, separator), len(names)) for line in lines)
-
-
-def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
-    """(names in the header, separator, lines below it) of a CSV file.
-
-    The file's first bytes and lines say its encoding and separator. A line that is not UTF-8 is in
-    Windows' code page of Western Europe, a function of that line alone.
-    """
-    content = file.read_bytes()
-    mark = next((mark for mark in BYTE_ORDERS if content.startswith(mark)), b"")
-    codec = BYTE_ORDERS.get(mark, "utf-8")
-    encoded = content[len(mark) :].split("\n".encode(codec))
-    lines = (text for line in encoded for text in _lines(line, codec))
-    header = next(lines)
-    separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
-    if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
-        separator, header = header[-1], next(lines, "")
-    names = [unicodedata.normalize("NFC", name.strip()) for name in _cells(header, separator)]
-    return names[:-1] if names[-1:] == [""] else names, separator, lines
-
-
-def _lines(line: bytes, codec: str) -> list[str]:
-    """The text before a line break, or the texts around a carriage return."""
-    try:
-        text = line.decode(codec)
-    except UnicodeDecodeError:
-        text = line.decode("cp1252" if codec == "utf-8" else codec, errors="backslashreplace")
-    return text.removesuffix("\r").split("\r")
-
-
-def _trimmed(cells: list[str], count: int) -> list[str]:
-    """The cells of a line, but for an empty one behind a separator at its end."""
-    return cells[:count] if len(cells) == count + 1 and not cells[-1] else cells
-
-
-def _columns_of(
-    records: Iterable[list[str]], count: int, places: Mapping[str, int]
-) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
-    """(columns by name, of the records of ``count`` cells; which records these are, bool [n]; how
-    many others have a text in some cell).
-    """
-    cells, fits, misfits = list[list[str]](), list[bool](), 0
-    for record in records:
-        fits.append(len(record) == count)
-        misfits += not fits[-1] and any(record)
-        cells += [[record[place] for place in places.values()]] if fits[-1] else []
-    rows = np.array(cells, dtype=object).reshape(len(cells), len(places))
-    columns = {name: rows[:, at] for at, name in enumerate(places)}
-    return columns, np.array(fits, dtype=bool), misfits
 
 
 def read_records(
@@ -167,30 +106,12 @@ def read_records(
     if Path(path).suffix.lower() not in TEXT or not Path(path).is_file():
         table = read_table(field, path)
         return table.columns, np.ones(len(table.places), dtype=bool)
-    names, _, _ = _opened(Path(path))
+    names, _ = read_lines(Path(path))
     if absent := [name for name in features if names.count(name) != 1]:
         raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
     places = {name: names.index(name) for name in features}
-    columns, fits, _ = _columns_of(_records(Path(path)), len(names), places)
+    columns, fits, _ = columns_of(records_of(Path(path)), len(names), places)
     return columns, fits
-
-
-def _records(file: Path) -> Iterator[list[str]]:
-    """Cells of each record of a PUBLIC CSV file, below the header, by RFC 4180."""
-    names, separator, lines = _opened(file)
-    limit = csv.field_size_limit(1 << 30)
-    try:
-        for record in csv.reader((f"{line}\n" for line in lines), delimiter=separator):
-            if record:  # no empty line
-                yield _trimmed(record, len(names))
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _cells(line: str, separator: str) -> list[str]:
-    with contextlib.suppress(csv.Error):
-        return next(csv.reader([line], delimiter=separator), [])
-    return []
 
 
 def _columns(field: str, names: Sequence[str]) -> dict[str, int]:

@@ -95,6 +95,8 @@ class Finding:
             lines.append(f"  {name:36} {epsilon:8.3f}")
         for name, count in self.charged.items():
             lines.append(f"  charged {count} x {name}, released {self.released.get(name, 0)}")
+        if self.plan is not None and not self.charged:
+            lines.append("  nothing was charged yet: epsilon is what the plan may come to")
         for number, (spent, left, epsilon) in enumerate(self.periods, start=1):
             counts = f"{spent:g} releases charged, {left:g} left"
             lines.append(f"  period {number}: {counts}; epsilon {epsilon:.3f} up to it")

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -14,9 +15,14 @@ import yaml
 import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import parse_cells
+from labelwall.experiment.compare import run_cells
+from labelwall.experiment.compare.cells import Cell
 from labelwall.experiment.compare.table import COLUMNS, plot, render, summarise
+from labelwall.experiment.config.settings import load_config
 from labelwall.student.measures import MEANS
+from labelwall.teacher.baselines.baseline_settings import DpNaiveBayes
 from labelwall.teacher.mechanisms.votes import Gnmax
+from labelwall.wall.datasets.data_config import PublicData
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, check_one_error
 
@@ -311,6 +317,7 @@ def test_a_sweep_that_compares_nothing_is_one_line(tables: Path, words, mentione
 
 OWN_MISTAKES = {
     "--methods nonsense": "`methods` must be some of auto",
+    "--methods private_linaer": "Did you mean 'private_linear'?",
     "--methods private_knn_median": "`methods` must be some of auto",
     "--methods noisy_sgd": "`methods` must be some of auto",  # of images
     "--epsilon -1": "epsilon",
@@ -325,3 +332,14 @@ OWN_MISTAKES = {
 def test_a_mistake_is_one_line(tables: Path, words: str, capsys) -> None:
     own = [] if "--data" in words else ["--data", "v.npz"]
     check_one_error(["compare", *own, *words.split(), *QUICKLY], OWN_MISTAKES[words], capsys)
+
+
+def test_a_reference_is_the_same_under_another_budget_and_a_baseline_is_not(folder: Path) -> None:
+    config, x = load_config(folder / "config.yaml"), np.ones((4, 2), dtype=np.float32)
+    public = PublicData(x, None, x, np.array([0, 1, 0, 1]))
+    for kind, same in (({"reference": "true_labels"}, True), ({"baseline": DpNaiveBayes()}, False)):
+        known = [
+            run_cells._settings(Cell(method="m", config=each, **kind), public)
+            for each in (config, replace(config, budget=replace(config.budget, epsilon=3.5)))
+        ]
+        assert (known[0] == known[1]) == same

@@ -20,6 +20,7 @@ from labelwall.wall.errors import LedgerMismatch, MissingData
 from labelwall.wall.guarantee import EACH, POOLED, single_analyst
 from tests.ledgers import Entry, entries, identities
 from tests.ledgers import write as rechain
+from tests.make import ledger_in, plan_of
 from tests.postgres import rows
 from tests.teacher.shards import tiny
 
@@ -45,6 +46,12 @@ def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path):
     explained = audit(path, explained=True)
     assert explained.render().endswith("\n".join(explained.explanation))
     assert explained.explanation[-2].startswith("the smallest of all certificates counts: tight")
+
+
+def test_a_ledger_without_a_charge_says_so(tmp_path):
+    plan = plan_of(tiny.MECHANISMS["private_knn"], 5)
+    ledger_in(tmp_path, plan, unsafe=False)
+    assert "nothing was charged yet" in audit(tmp_path / "ledger.sqlite").render()
 
 
 @pytest.mark.parametrize("name", tiny.MECHANISMS)

@@ -1,0 +1,90 @@
+"""Text files with a record a line: their encoding, separator, header and cells."""
+
+import codecs
+import contextlib
+import csv
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+SEPARATORS = ",;\t|"
+BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+
+
+def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
+    """(names in the header, cells of each line below it) of a CSV file.
+
+    A line that is no CSV has no cells.
+    """
+    names, separator, lines = _opened(file)
+    return names, (_trimmed(_cells(line, separator), len(names)) for line in lines)
+
+
+def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
+    """(names in the header, separator, lines below it) of a CSV file.
+
+    The file's first bytes and lines say its encoding and separator. A line that is not UTF-8 is in
+    Windows' code page of Western Europe, a function of that line alone.
+    """
+    content = file.read_bytes()
+    mark = next((mark for mark in BYTE_ORDERS if content.startswith(mark)), b"")
+    codec = BYTE_ORDERS.get(mark, "utf-8")
+    encoded = content[len(mark) :].split("\n".encode(codec))
+    lines = (text for line in encoded for text in _lines(line, codec))
+    header = next(lines)
+    separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
+    if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
+        separator, header = header[-1], next(lines, "")
+    names = [unicodedata.normalize("NFC", name.strip()) for name in _cells(header, separator)]
+    return names[:-1] if names[-1:] == [""] else names, separator, lines
+
+
+def _lines(line: bytes, codec: str) -> list[str]:
+    """The text before a line break, or the texts around a carriage return."""
+    try:
+        text = line.decode(codec)
+    except UnicodeDecodeError:
+        text = line.decode("cp1252" if codec == "utf-8" else codec, errors="backslashreplace")
+    return text.removesuffix("\r").split("\r")
+
+
+def _trimmed(cells: list[str], count: int) -> list[str]:
+    """The cells of a line, but for an empty one behind a separator at its end."""
+    return cells[:count] if len(cells) == count + 1 and not cells[-1] else cells
+
+
+def columns_of(
+    records: Iterable[list[str]], count: int, places: Mapping[str, int]
+) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
+    """(columns by name, of the records of ``count`` cells; which records these are, bool [n]; how
+    many others have a text in some cell).
+    """
+    cells, fits, misfits = list[list[str]](), list[bool](), 0
+    for record in records:
+        fits.append(len(record) == count)
+        misfits += not fits[-1] and any(record)
+        cells += [[record[place] for place in places.values()]] if fits[-1] else []
+    rows = np.array(cells, dtype=object).reshape(len(cells), len(places))
+    columns = {name: rows[:, at] for at, name in enumerate(places)}
+    return columns, np.array(fits, dtype=bool), misfits
+
+
+def records_of(file: Path) -> Iterator[list[str]]:
+    """Cells of each record of a PUBLIC CSV file, below the header, by RFC 4180."""
+    names, separator, lines = _opened(file)
+    limit = csv.field_size_limit(1 << 30)
+    try:
+        for record in csv.reader((f"{line}\n" for line in lines), delimiter=separator):
+            if record:  # no empty line
+                yield _trimmed(record, len(names))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    with contextlib.suppress(csv.Error):
+        return next(csv.reader([line], delimiter=separator), [])
+    return []
