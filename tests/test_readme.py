@@ -37,7 +37,12 @@ PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
 SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # take all settings
 OWN = str(REPOSITORY / "configs" / "own_folder.yaml")
-EXAMPLES_OF = {"own.yaml": OWN, "runs/a/config.yaml": OWN, "FILE": OWN, "SEED": "0"}  # what stands for the reader's own
+EXAMPLES_OF = {
+    "own.yaml": OWN,
+    "runs/a/config.yaml": OWN,
+    "FILE": OWN,
+    "SEED": "0",
+}  # what stands for the reader's own
 
 
 class Finished(Exception):
