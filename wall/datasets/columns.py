@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import LISTED, InvalidInput
 from ..labels import MISSING, code_of
 from .texts import HASHED, NGrams, cleaned, is_prose, n_grams, public_vectors, vectors
 
@@ -349,7 +349,9 @@ class Encoding:
         """Lines about those of a table's columns, by name, that differ from the encoded ones."""
         known = [column for column in self.columns if column.name in table]
         found = [(column.name, column.unlike(table[column.name])) for column in known]
-        return [f"{name}: {why}" for name, why in found if why]
+        lines = [f"{name}: {why}" for name, why in found if why]
+        more = len(lines) - LISTED
+        return lines[:LISTED] + ([f"and {more} more columns like these"] if more > 0 else [])
 
     def within_reach(self, rows: np.ndarray) -> np.ndarray:
         """Entries [n, d] that are not scaled, each at most as far out as its column's ``reach``."""

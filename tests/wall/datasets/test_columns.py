@@ -158,3 +158,11 @@ def test_a_missing_column_and_damaged_parts_are_refused() -> None:
     for parts in (((), ()), ((1.0,), (0.0,)), ((1.0,), (1.0, 1.0)), ((float("nan"),), (1.0,))):
         with pytest.raises(InvalidInput):
             Column("a", "number", *parts)
+
+
+def test_many_columns_that_differ_are_counted():
+    table = {f"c{n}": np.array([f"{k}.5" for k in range(9)], dtype=object) for n in range(13)}
+    comma = {name: np.array([f"{k},5" for k in range(9)], dtype=object) for name in table}
+    lines = encoding_of(table).unlike(comma)
+    assert lines[0] == "c0: 9 of 9 cells are no number, as '0,5': they are missing"
+    assert lines[10:] == ["and 3 more columns like these"]
