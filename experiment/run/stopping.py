@@ -106,8 +106,8 @@ class Watch:
         same = f", for the classes {listed(self.space.names)}" * (self.space.kind == "class")
         return LabelwallError(
             f"round {self.asked.number}: {found}, so the run stops here. {self.space.causes}"
-            f". {left} are left: the same command goes on with them once the files are mended{same} "
-            f"(and a service, or shards, have read them again). {cure}"
+            f". {left} are left: the same command goes on with them once the files are "
+            f"mended{same} (and a service, or shards, have read them again). {cure}"
         )
 
     @property
