@@ -110,7 +110,7 @@ class Baselines:
             by, share = self.public
             text += f", public labels alone {100 * share:.1f}% by {by}"
         if self.no_privacy is not None:
-            text += f", no privacy about {100 * self.no_privacy:.0f}%"
+            text += f", regression on the test rows about {100 * self.no_privacy:.0f}%"
         return text
 
 
