@@ -93,7 +93,9 @@ def test_a_result_below_the_most_frequent_class_is_said_loudly() -> None:
     assert "52.00%, BELOW THE MOST FREQUENT CLASS (always 'good' 74.5%, public labels" in line
     better = result_line(made_summary(test_accuracy=0.8, baselines=beside), Path("run"))
     alone = "public labels alone 70.0% by boosted trees"
-    assert f"80.00% (always 'good' 74.5%, {alone}, regression on the test rows about 81%) at" in better
+    assert (
+        f"80.00% (always 'good' 74.5%, {alone}, regression on the test rows about 81%) at" in better
+    )
 
 
 def test_a_result_below_public_labels_alone_is_said_loudly_unless_it_may_be_chance() -> None:
