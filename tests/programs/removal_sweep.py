@@ -29,7 +29,7 @@ STEPS = (
     (Teacher, "adopt"),
     (embeddings, "_forget"),
     (embeddings, "_save"),
-    (analysts, "_forget"),
+    (analysts, "forget"),
 )
 
 
