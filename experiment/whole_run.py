@@ -34,10 +34,13 @@ def train(
         folder, entropy = RunFolder(run_dir), None
         private = placed(config.private_side(), run_dir)
         if not isolate and config.teacher is None:  # else another process alone looks into it
+            from ..teacher.accounting.accountant import require_affordable
             from ..teacher.custody.places import require_budget, require_there
             from ..teacher.noise.entropy import SystemEntropy
 
             require_budget(private)
+            if not config.open:  # no data is read unless the plan is affordable
+                require_affordable(private.plan())
             require_there(config.data)  # before a rehearsal
             entropy = SystemEntropy()
         tell_columns(config.data, config.open, console)

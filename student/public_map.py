@@ -71,7 +71,7 @@ def nearest_right(public: PublicRows, spec: ExtractorSpec) -> float | None:
     """
     labels = public.data.labels if public.learned is None else public.learned
     tests = public.data.test_inputs
-    # Features of the test rows, which nothing else may need, are then those of many images
+    # Nothing else may need features of the test rows, and those of many images take long
     costly = tests.ndim == 4 and len(tests) > MOST_COMPARED
     for name, truth in (("public", labels), ("test", public.data.test_labels)):
         if public.task.labels.kind != "class" or truth is None:

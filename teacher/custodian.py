@@ -181,7 +181,7 @@ def _other_rows(folder: Path, recorded: object, data: Settings, ledger: Ledger) 
     if not before or not names:
         return LedgerMismatch(f"{began}, or parts of it were replaced. Restore it.")
     began += f": {', '.join(names)} differ" + ("s" if len(names) == 1 else "")
-    if ledger.state.spent:
+    if ledger.state.spent or ledger.state.analysts:  # these have ledgers of their own
         return LedgerMismatch(f"{began}. Use its settings, or another custodian_dir for these.")
     rule = "remove that directory, and its anchor if there is one, to use these settings."
     return LedgerMismatch(f"{began}. Nothing was released yet: {rule}")

@@ -105,8 +105,7 @@ class LabelSpace(ABC):
         named = self.numbered(entries)
         known = named.is_code(named.encode(name, entries))
         if not known.all():
-            row = int(np.argmin(known))
-            raise InvalidInput(name, self.valid, f"{truth[row].tolist()} in row {row}")
+            raise InvalidInput(name, self.valid, f"{truth[~known][0].tolist()}")
         return entries
 
     def numbered(self, truth: np.ndarray) -> "LabelSpace":

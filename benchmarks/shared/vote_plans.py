@@ -23,7 +23,6 @@ def planned_votes(
     settings = PublicSide(data=DataConfig("arrays", path="-"), features="raw")
     task = Task(label_space("class", [str(i) for i in range(classes)]), features.shape[1:])
     rows, planner = features.astype(np.float32), PLANNERS[mechanism.kind]
-    assert planner is not None
     with tempfile.TemporaryDirectory() as scratch:
         stage = Rehearsal(
             settings=settings,

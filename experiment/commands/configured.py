@@ -276,9 +276,12 @@ def predict(args: Sequence[str]) -> int:
     side, settings = config.private_side(), config.public_side()
     announce(side.data, side.schedule, side.schedule, console)
     if config.teacher is None:
-        from ...teacher.custody.places import beside_rows
+        from ...teacher.custody.places import beside_rows, require_budget, require_there
 
         side = beside_rows(side)
+        if side.directory is not None:
+            require_budget(side)
+        require_there(side.data)
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 

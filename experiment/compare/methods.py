@@ -49,7 +49,7 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     kinds = dict.fromkeys(given.methods or [kind for kind in DEFAULT if kind in known])
     if unknown := [kind for kind in kinds if kind not in known]:
         needs = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
-        cure = meant(unknown[0], known) or needs
+        cure = needs or meant(unknown[0], known)
         raise InvalidInput("methods", f"some of {', '.join(known)}", ", ".join(unknown), cure)
     if first and AUTO in kinds:
         rule = "kinds that have the settings of the sweep"

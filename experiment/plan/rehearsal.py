@@ -172,7 +172,7 @@ class Rehearsal:
     def score(
         self, view: View, mechanism: Mechanism, draws: range, asked: int, times: int = 1
     ) -> Forecast:
-        """See ``PublicRows.rehearse``. Deterministic, so that no draw is repeated.
+        """See ``RehearsalRows.rehearse``. Deterministic, so that no draw is repeated.
 
         ``times``: as many records as the goal expects, for mechanisms that ask by matrices.
         """

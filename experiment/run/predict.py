@@ -144,10 +144,13 @@ def _write(out: Path, answers: Answers, task: Task, certified: dict[str, float |
 
 def _rows(path: Path, data: DataConfig, task: Task, console: Console) -> np.ndarray:
     if data.source == "table":
-        table = read_table("queries", path).columns
-        for line in encoding(data).unlike(table):
+        table, columns = read_table("queries", path), encoding(data)
+        if table.misfits:  # an answer belongs to a record of the file
+            rule = "a table whose records have a cell for each column"
+            raise InvalidInput("queries", rule, f"{table.misfits} others")
+        for line in columns.unlike(table.columns):
             console.warn(f"{path}, {line}")
-        return encoding(data).inputs("queries", table)
+        return columns.inputs("queries", table.columns)
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
     if not zipfile.is_zipfile(path):

@@ -103,7 +103,8 @@ class Watch:
         cure = "If they are right but few, it goes on as soon as they show."
         if of_class:
             cure = "If there are none, give the same command again: it goes on without them."
-        same = f", for the classes {listed(self.space.names)}" * (self.space.kind == "class")
+        named = self.space.kind == "class"
+        same = f", for the classes {listed(self.space.names)}" if named else ""
         return LabelwallError(
             f"round {self.asked.number}: {found}, so the run stops here. {self.space.causes}"
             f". {left} are left: the same command goes on with them once the files are "

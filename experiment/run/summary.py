@@ -182,7 +182,9 @@ class Summary:
 
     @property
     def needless(self) -> bool:
-        """Whether public labels alone are right on more of the test rows than chance explains."""
+        """Whether the share that public labels alone give, cross-validated, is above the test
+        accuracy by more than the test rows' chance.
+        """
         if self.baselines is None or self.baselines.public is None or self.balanced:
             return False
         share = self.baselines.public[1]

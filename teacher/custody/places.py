@@ -20,7 +20,7 @@ from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
-from ..records.private_records import private_table
+from ..records.private_records import require_columns, table_columns
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -100,7 +100,7 @@ def require_there(data: DataConfig) -> None:
         rule = "an existing file or folder"
         raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
     if data.source == "table":
-        private_table(data)  # which requires its columns
+        require_columns(data, table_columns(data))
 
 
 def require_budget(side: PrivateSide) -> None:
@@ -120,6 +120,11 @@ def require_budget(side: PrivateSide) -> None:
     what = "" if other else " and other settings of mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
     began += f"{plan.delta:g}{what} ({directory})"
+    if state.analysts:
+        raise LedgerMismatch(
+            f"{began}, for {len(state.analysts)} analysts with a budget each. Continue with those "
+            "settings; another --custodian_dir opens other budgets, which add up."
+        )
     if not state.spent:
         rule = "Nothing was released yet: remove that directory to fix another plan."
         raise LedgerMismatch(f"{began}. {rule}")

@@ -7,7 +7,7 @@ is public.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import (
     TableFile,
+    column_names,
     encoding,
     one_file,
     read_table,
@@ -315,19 +316,32 @@ def _array_rows(
 def private_table(config: DataConfig) -> TableFile:
     """The table of the private rows, with all columns that are read from it.
 
-    Raises InvalidInput, also for a column that it lacks, MissingData. "" and ID as the names of a
-    column of persons or ids name none.
+    Raises InvalidInput, also for a column that it lacks, MissingData.
     """
     if config.split:
         table = one_file(config.path, config.split, "private")
     else:
         table = read_table("data.private", config.private)
-    encoding(config).require("data.private", table.columns)
-    require_label(config, "data.private", table.columns)
+    require_columns(config, table.columns)
+    return table
+
+
+def table_columns(config: DataConfig) -> list[str]:
+    """Names of the columns of the private rows' table, which are public. Raises as read_table."""
+    named = ("data.path", config.path) if config.split else ("data.private", config.private)
+    return column_names(*named)
+
+
+def require_columns(config: DataConfig, columns: Collection[str]) -> None:
+    """Raise InvalidInput unless a private table has all ``columns`` that are read from it.
+
+    "" and ID as the names of a column of persons or ids name none.
+    """
+    encoding(config).require("data.private", columns)
+    require_label(config, "data.private", columns)
     for name, column in (("data.id", config.id), ("data.person", config.person)):
         if column not in ("", ID):
-            require_known(name, [column], table.columns, "a column of the private rows")
-    return table
+            require_known(name, [column], columns, "a column of the private rows")
 
 
 def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:

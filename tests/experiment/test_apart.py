@@ -130,6 +130,14 @@ def test_queries_and_later_records(tables, capsys) -> None:
     predict = ["predict", "--config", "config.yaml", *COMMANDS["predict"]]
     wrong = [*predict, "--queries", "public/../private/rows.csv"]
     check_one_error(wrong, "`queries` must be apart from `data.private`", capsys)
+    header, *rows = Path(tables["private"]).read_text().splitlines()
+    parts = [f"{row},{('private', 'public', 'test')[at % 3]}" for at, row in enumerate(rows)]
+    Path("all.csv").write_text("\n".join([f"{header},part", *parts]))
+    one = {"source": "table", "label": "kind", "path": "all.csv", "split": "part"}
+    tiny.configure(data=one, mechanism={"kind": "private_linear"}, caps={}, rounds=[{}])
+    wrong[-1] = "all.csv"
+    check_one_error(wrong, "`queries` must be apart from `data.path`", capsys)
+    tiny.configure(data=data, mechanism={"kind": "private_linear"}, caps={}, rounds=[{}])
     records = ["records", "add", "--config", "config.yaml", *CUSTODY, "--rows", tables["public"]]
     check_one_error(records, "`rows` must be apart from `data.public`", capsys)
     assert pipeline.main(["plan", "--config", "config.yaml"]) == 0

@@ -247,6 +247,12 @@ def test_queries_of_a_table_are_a_table_and_arrays_are_refused_before_the_charge
     assert pipeline.main([*command, "--queries", "q.npz"]) == 2
     assert "`queries` must be a file (.csv" in capsys.readouterr().err
     assert not ledgers()
+    Path("odd.csv").write_text(Path("test.csv").read_text() + "1,2\n")
+    assert pipeline.main([*command, "--queries", "odd.csv"]) == 2
+    assert "a table whose records have a cell for each column. Found '1 others'" in (
+        capsys.readouterr().err
+    )
+    assert not ledgers()
     assert pipeline.main([*command, "--queries", "test.csv"]) == 0
     assert "60 of 60 answered, 0 sums known before" in capsys.readouterr().out
     with np.load("a.npz") as stored:

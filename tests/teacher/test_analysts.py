@@ -171,3 +171,14 @@ def test_several_ledgers_cost_together_what_their_caps_do():
 
     expected = certified_epsilon(individual(1.5))
     assert certified_epsilon(individual(0.5).pooled(3)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_register_of_analysts_is_not_told_to_be_removed(tmp_path):
+    """It is charged for nothing itself: what they spent lies in their own ledgers."""
+    fixed = {"plan": PLAN, "unsafe": False, "adversaries": [EACH]}
+    custody = open_custodian(tmp_path / "custody", data={"label": "kind"}, **fixed)
+    open_analyst(custody, "ann").close()
+    custody.close()
+    with pytest.raises(LedgerMismatch, match=r"data\.label differs") as told:
+        open_custodian(tmp_path / "custody", data={"label": "grade"}, **fixed)
+    assert "remove" not in str(told.value)

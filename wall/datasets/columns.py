@@ -28,8 +28,10 @@ Form = tuple[str, str]  # of numbers: one of MARKS, and the unit before or behin
 PLAIN: Form = (".", "")
 # Marks of numbers: the decimal one, and what stands between thousands
 MARKS = (".", ".,", ",", ",.", ", ", ". ", ".'")
-# A number's unit: a sign or ISO 4217's code of a currency before it; any unit behind, such as m2.
-AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]|[A-Z]{3}|) ?[+-]?\d[\d.,' ]*([^\d]{0,8}(?:(?<=m)[23])?)")
+# A number's unit: a sign, or three capitals (EUR) and a blank, before it; any unit behind.
+AFFIX = re.compile(
+    r"[+-]?([^\w\s.,'+-]|[A-Z]{3}(?= )|) ?[+-]?\d[\d.,' ]*([^\d]{0,8}(?:(?<=m)[23])?)"
+)
 _DAYS = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d/%m/%y"),
     *("%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
@@ -296,6 +298,8 @@ class Column:
         if readable.mean() < MOSTLY:
             first = cells[there][~readable][0]
             return f"{(~readable).sum()} {of_all} are no {self.how}, as {first!r}: they are missing"
+        if not self.reach:
+            return ""
         low, high = np.transpose(self.reach)
         beyond = readable & ((rows < low) | (rows > high)).any(axis=1)
         if beyond.mean() > 1 - MOSTLY:

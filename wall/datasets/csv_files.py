@@ -1,4 +1,4 @@
-"""Text files with a record a line: their encoding, separator, header and cells."""
+"""CSV files: their encoding, separator, header and cells, by line or by record."""
 
 import codecs
 import contextlib
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from .data_config import MOST_COLUMNS
+
+NO_CSV = ["?"] * (MOST_COLUMNS + 1)
 SEPARATORS = ",;\t|"
 BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
@@ -17,10 +20,11 @@ BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
     """(names in the header, cells of each line below it) of a CSV file.
 
-    A line that is no CSV has no cells.
+    A line that is no CSV fits no header, and is not empty: NO_CSV.
     """
     names, separator, lines = _opened(file)
-    return names, (_trimmed(_cells(line, separator), len(names)) for line in lines)
+    each = (_cells(line, separator) for line in lines)
+    return names, (NO_CSV if cells is None else _trimmed(cells, len(names)) for cells in each)
 
 
 def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
@@ -38,7 +42,7 @@ def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
     separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
     if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
         separator, header = header[-1], next(lines, "")
-    names = [unicodedata.normalize("NFC", name.strip()) for name in _cells(header, separator)]
+    names = [unicodedata.normalize("NFC", name.strip()) for name in _cells(header, separator) or []]
     return names[:-1] if names[-1:] == [""] else names, separator, lines
 
 
@@ -84,7 +88,8 @@ def records_of(file: Path) -> Iterator[list[str]]:
         csv.field_size_limit(limit)
 
 
-def _cells(line: str, separator: str) -> list[str]:
+def _cells(line: str, separator: str) -> list[str] | None:
+    """None of a line that is no CSV."""
     with contextlib.suppress(csv.Error):
         return next(csv.reader([line], delimiter=separator), [])
-    return []
+    return None

@@ -229,6 +229,8 @@ class DataConfig:
     def require_public(self, name: str, path: str | Path) -> None:
         """Raise InvalidInput if a place of PUBLIC rows is, holds or lies in the private one."""
         require_apart(**{f"data.{SPLITS[0]}": self.private, name: path})
+        if self.split:  # the one file holds the private rows, too
+            require_apart(**{"data.path": self.path, name: path})
 
     @property
     def declared_labels(self) -> LabelSpace:

@@ -2,7 +2,8 @@
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
-line of a CSV file is a row, so that a line break within quotes ends it.
+line of a private CSV file is a row, so that a line break within quotes ends it. PUBLIC files may
+have such line breaks.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def is_table(path: Path) -> bool:
 def read_table(field: str, path: str | Path | None) -> TableFile:
     """The table that a field names. Records of a CSV file that do not fit the header are left out.
 
-    A record is a line, so that no private one hides another. Of the fields PUBLIC it has line
-    breaks within quotes, if fewer records are then left out. Raises InvalidInput, MissingData; no
-    text depends on what rows hold.
+    A record is a line, so that no private one hides another. Of the fields PUBLIC it may have line
+    breaks within quotes, if these explain the lines that do not fit. Raises InvalidInput,
+    MissingData; no text depends on what rows hold.
     """
     if not path:
         raise InvalidInput(field, f"a {KINDS}", path)
@@ -90,9 +91,20 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     columns, fits, misfits = columns_of(lines, len(names), places)
     if field in PUBLIC and misfits:
         by_quotes = columns_of(records_of(file), len(names), places)
-        if by_quotes[2] < misfits:
+        # A stray quote would swallow lines that fit.
+        if by_quotes[2] < misfits and by_quotes[1].sum() + misfits >= fits.sum():
             columns, fits, misfits = by_quotes
     return TableFile(columns, np.flatnonzero(fits), misfits=misfits)
+
+
+def column_names(field: str, path: str | Path | None) -> list[str]:
+    """Names of the columns of the table that a field names; of a CSV file by its header alone.
+
+    Raises InvalidInput, MissingData.
+    """
+    if path and Path(path).is_file() and Path(path).suffix.lower() in TEXT:
+        return [*_columns(field, read_lines(Path(path))[0])]
+    return [*read_table(field, path).columns]
 
 
 def read_records(

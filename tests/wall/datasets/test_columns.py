@@ -1,5 +1,7 @@
 """Cells become numbers as the PUBLIC rows say, one row by itself, and none is lost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -166,3 +168,10 @@ def test_many_columns_that_differ_are_counted():
     lines = encoding_of(table).unlike(comma)
     assert lines[0] == "c0: 9 of 9 cells are no number, as '0,5': they are missing"
     assert lines[10:] == ["and 3 more columns like these"]
+
+
+def test_a_column_without_a_reach_is_compared_by_its_form_alone():
+    (column,) = encoding_of({"a": np.array(["1.5", "2.5", "3.5"], dtype=object)}).columns
+    cells = np.array(["900.5", "1.5"], dtype=object)
+    assert "far beyond" in column.unlike(cells[:1])
+    assert replace(column, reach=()).unlike(cells) == ""

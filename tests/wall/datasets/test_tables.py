@@ -11,7 +11,7 @@ from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.columns import texts
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe, facts, read_public
-from labelwall.wall.datasets.tables import read_table
+from labelwall.wall.datasets.tables import column_names, read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 from tests.wall.datasets.small import HEADER, LINES, SPLITS, write_lines, write_tables
 
@@ -203,3 +203,28 @@ def test_a_label_that_is_not_there_shows_the_last_column_first(tmp_path):
     files = {s: write_lines(tmp_path, f"{s}.csv", rows, header) for s in SPLITS}
     with pytest.raises(InvalidInput, match=r"one of grade, c0, c1.* and 11 more"):
         describe(DataConfig(source="table", **files, label="Grad"))
+
+
+@pytest.mark.parametrize("quotes", [1, 2])
+def test_stray_quotes_beside_a_line_of_more_cells_swallow_no_lines(tmp_path, quotes):
+    lines = [f"{n},b{n % 2},x{n % 3}" for n in range(100)]
+    lines[10] += ",more"
+    for at in (20, 40)[:quotes]:
+        lines[at] = f'{at},"b1,x0'
+    path = write_lines(tmp_path, "public.csv", lines, "n,word,label")
+    table = read_table("data.public", path)
+    assert (len(table.places), table.misfits) == (99 - quotes, 1 + quotes)
+
+
+def test_a_line_that_is_no_csv_is_counted(tmp_path):
+    path = write_lines(tmp_path, "private.csv", ["1,a", f"2,{'b' * 200_000}", "", "3,c"], "n,word")
+    table = read_table("data.private", path)
+    assert (len(table.places), table.misfits) == (2, 1)
+    assert read_table("data.public", path).columns["n"].tolist() == ["1", "2", "3"]
+
+
+def test_names_of_columns_are_read_without_rows(tmp_path):
+    path = write_lines(tmp_path, "private.csv", ["1,a"], "n,word")
+    assert column_names("data.private", path) == ["n", "word"]
+    with pytest.raises(MissingData, match="existing"):
+        column_names("data.private", tmp_path / "none.csv")
