@@ -309,10 +309,11 @@ class StudentModel:
 
     def unlike(self, path: Path) -> list[str]:
         """Lines about columns of a table whose cells differ from those of the training."""
-        if self.info.table is None or not reads_table(path):
+        table = self.info.table
+        if table is None or table.of_text or not reads_table(path):
             return []
-        columns, _ = read_records("inputs", path, self.info.table.features)
-        return [f"{path}, {line}" for line in self.info.table.unlike(columns)]
+        columns, _ = read_records("inputs", path, table.features)
+        return [f"{path}, {line}" for line in table.unlike(columns)]
 
     def read(self, paths: Sequence[str]) -> readers.Images:
         """Image files as the student's inputs; one that can not be read is marked so.

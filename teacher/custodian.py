@@ -161,7 +161,8 @@ def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
         recorded, before = stored.pop("data", None), str(stored.pop("directory", ""))
         moved = isinstance(recorded, dict) and _from(before, recorded) == _from(directory, data)
         if stored != {"dataset": ledger.state.dataset} or not (moved or recorded == {**data}):
-            raise _other_rows(folder, recorded, data, ledger)
+            seen = _from(before, recorded) if isinstance(recorded, dict) else {}
+            raise _other_rows(folder, seen, _from(directory, data), ledger)
         return
     if ledger.state.spent:
         raise LedgerMismatch(
@@ -173,9 +174,11 @@ def _check_identity(folder: Path, data: Settings, ledger: Ledger) -> None:
     write_file(path, json.dumps(identity))
 
 
-def _other_rows(folder: Path, recorded: object, data: Settings, ledger: Ledger) -> LedgerMismatch:
-    """An error that says which settings of ``data`` differ from the recorded, and what to do."""
-    before = recorded if isinstance(recorded, dict) else {}
+def _other_rows(folder: Path, before: Settings, data: Settings, ledger: Ledger) -> LedgerMismatch:
+    """An error that says which settings of ``data`` differ from those ``before``, and what to do.
+
+    Their paths are as seen from the directory, which may have moved with them.
+    """
     names = [f"data.{name}" for name, value in data.items() if before.get(name) != value]
     began = f"the directory {folder} was begun for another data set"
     if not before or not names:

@@ -179,9 +179,9 @@ def classify(args: Sequence[str]) -> int:
     if options.images:
         count, unreadable = classify_images(student, options.images, options.out, console.progress)
     else:
-        count, unreadable = classify_rows(student, options.vectors, options.out, console.progress)
         for line in student.unlike(options.vectors):
             console.warn(line)
+        count, unreadable = classify_rows(student, options.vectors, options.out, console.progress)
     for name in unreadable if options.images else ():
         print(f"labelwall: not a readable image, left without a label: {name}", file=sys.stderr)
     print(f"{count} labelled, {len(unreadable)} unreadable: {options.out}")

@@ -57,6 +57,14 @@ def test_other_settings_are_named_and_may_replace_those_of_a_directory_without_r
     reopen(tmp_path / "new", data=other).close()
 
 
+def test_paths_that_moved_with_the_directory_are_not_named(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    reopen(before / "custodian", data={**DATA, "path": str(before / "a.npz")}).close()
+    before.rename(after)
+    with pytest.raises(LedgerMismatch, match=r"another data set: data\.label differs"):
+        reopen(after / "custodian", data={"label": "b", **DATA, "path": str(after / "a.npz")})
+
+
 def test_other_settings_are_not_told_to_remove_a_directory_that_released(directory):
     with pytest.raises(LedgerMismatch, match=r"data\.path differs\. Use its settings") as told:
         reopen(directory, data={**DATA, "path": "b.npz"})
