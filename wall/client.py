@@ -80,6 +80,9 @@ class RemoteTeacher:
             base_url=f"{url.rstrip('/')}/v1/",
             headers={"authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(WAIT + 40, connect=10),
+            # The service closes a connection after five idle seconds. A request that is sent at
+            # that moment would be reset.
+            limits=httpx.Limits(keepalive_expiry=2.0),
             # https takes certificates from SSL_CERT_FILE; http on this machine uses no proxy.
             trust_env=parts.scheme == "https",
         )
