@@ -99,7 +99,7 @@ def _attack(options: Namespace) -> int:
     else:
         if plan.unit == "person":
             print("every record of the pairs is a person with several rows")
-        print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
+        print("\n".join(finding.render() for finding in findings))
     return 3 if any(finding.refuted for finding in findings) else 0
 
 

@@ -121,10 +121,16 @@ class EmpiricalFinding:
         """The finding for a reader."""
         exceeds = "REFUTED: a lower bound exceeds its claim"
         verdict = exceeds if self.refuted else "no claim is refuted"
+        settings = (
+            f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.mechanism.items()
+            if name != "kind" and value is not None
+        )
         lines = [
+            f"{self.mechanism['kind']} ({', '.join(settings)})",
             f"{verdict}, at delta {self.delta:g} and {self.confidence:.2%} confidence",
             f"  {'release':18} {'queries':>7} {'trials':>8} {'epsilon >=':>10} "
-            f"{'promised':>9} {'claim':>7}",
+            f"{'expected':>9} {'claim':>7}",
         ]
         lines += (
             f"  {r.release:18} {r.queries:7} {r.trials:8} {r.lower_bound:10.3f} "
