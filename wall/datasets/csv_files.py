@@ -31,13 +31,15 @@ def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
     """(names in the header, separator, lines below it) of a CSV file.
 
     The file's first bytes and lines say its encoding and separator. A line that is not UTF-8 is in
-    Windows' code page of Western Europe, a function of that line alone.
+    Windows' code page of Western Europe, a function of that line alone: bytes are split into lines
+    before they are decoded, at each of the three line breaks.
     """
     content = file.read_bytes()
     mark = next((mark for mark in BYTE_ORDERS if content.startswith(mark)), b"")
     codec = BYTE_ORDERS.get(mark, "utf-8")
-    encoded = content[len(mark) :].split("\n".encode(codec))
-    lines = (text for line in encoded for text in _lines(line, codec))
+    feed, back = (re.escape(character.encode(codec)) for character in "\n\r")
+    encoded = re.split(back + feed + b"|" + feed + b"|" + back, content[len(mark) :])
+    lines = (_decoded(line, codec) for line in encoded)
     header = next(lines)
     separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
     if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
@@ -46,13 +48,11 @@ def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
     return names[:-1] if names[-1:] == [""] else names, separator, lines
 
 
-def _lines(line: bytes, codec: str) -> list[str]:
-    """The text before a line break, or the texts around a carriage return."""
+def _decoded(line: bytes, codec: str) -> str:
     try:
-        text = line.decode(codec)
+        return line.decode(codec)
     except UnicodeDecodeError:
-        text = line.decode("cp1252" if codec == "utf-8" else codec, errors="backslashreplace")
-    return text.removesuffix("\r").split("\r")
+        return line.decode("cp1252" if codec == "utf-8" else codec, errors="backslashreplace")
 
 
 def _trimmed(cells: list[str], count: int) -> list[str]:

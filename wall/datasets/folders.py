@@ -78,9 +78,9 @@ def is_text_folder(root: Path) -> bool:
 
 def read_text(path: Path) -> str:
     """The first characters of a file, "" if it can not be read; its codes if it is not UTF-8."""
-    if not path.is_file():  # a pipe would be waited for
-        return ""
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return ""
         with path.open("rb") as file:
             return file.read(4 * LONGEST).decode("utf-8-sig", errors="backslashreplace")
     except OSError:

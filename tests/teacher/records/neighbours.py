@@ -61,7 +61,18 @@ def tried(
 
 TEXTS: list[Any] = ["", "null", "nan", "-1", "1e999", "9" * 500, str(BIG), "1.5", "word", "[1, 2]"]
 TEXTS += [b"\xff\xfe", b"\xe2\x82", "\ufeff7", "a\nb", "a\r", '"', '"a\nb"', "1,2", ",", "\0"]
-TEXTS += ["x" * 200_000, "\u2028", "\x85", "x;y", "\t", "'", " "]
+TEXTS += [
+    "x" * 200_000,
+    "\u2028",
+    "\x85",
+    "x;y",
+    "\t",
+    "'",
+    " ",
+    "\nb",
+    "k\u00f6ln".encode("cp1252"),
+]
+LINE_ENDS = (b"\n", b"\r\n", b"\r")
 ROWS = [
     {"record_id": str(BIG + n), "who": f"p{n}", "label": "ab"[n % 2], "u": f"{n}", "v": f"{n}.5"}
     for n in range(5)
@@ -69,10 +80,12 @@ ROWS = [
 NEW = {"record_id": "new", "who": "new", "label": "a", "u": "7", "v": "8"}
 
 
-def csv_bytes(rows: list[Row], names: list[str], separator: bytes = b",") -> bytes:
+def csv_bytes(
+    rows: list[Row], names: list[str], separator: bytes = b",", end: bytes = b"\n"
+) -> bytes:
     def cell(value: object) -> bytes:
         return value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")
 
     lines = [[name.encode() for name in names]]
     lines += [[cell(row[name]) for name in names] for row in rows]
-    return b"\n".join(separator.join(cells) for cells in lines) + b"\n"
+    return b"".join(separator.join(cells) + end for cells in lines)

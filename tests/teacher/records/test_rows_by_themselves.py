@@ -16,7 +16,17 @@ from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.tables import encoding
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.guarantee import UNITS
-from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, Row, csv_bytes, known, tried
+from tests.teacher.records.neighbours import (
+    BIG,
+    LINE_ENDS,
+    NEW,
+    ROWS,
+    TEXTS,
+    Row,
+    csv_bytes,
+    known,
+    tried,
+)
 from tests.wall.datasets.small import PUBLIC_TEXTS, text_of, write_text_folders
 
 
@@ -28,14 +38,14 @@ def table_config(folder, private, **settings):
     return DataConfig("table", private=str(private), person="who", **places, **settings)
 
 
-@pytest.mark.parametrize("separator", [b",", b";"])
+@pytest.mark.parametrize(("separator", "end"), [(b";", b"\n"), *((b",", end) for end in LINE_ENDS)])
 @pytest.mark.parametrize("unit", UNITS)
-def test_lines_of_a_csv_file(tmp_path, unit, separator):
+def test_lines_of_a_csv_file(tmp_path, unit, separator, end):
     path, names = tmp_path / "private.csv", list(ROWS[0])
     config = table_config(tmp_path, path)
 
     def write(rows):
-        path.write_bytes(csv_bytes(rows, names, separator))
+        path.write_bytes(csv_bytes(rows, names, separator, end))
 
     count = tried(ROWS, dict.fromkeys(names, TEXTS), NEW, write, config, unit)
     assert count == 3 + 5 * (1 + 5 * len(TEXTS))
@@ -44,6 +54,7 @@ def test_lines_of_a_csv_file(tmp_path, unit, separator):
 # A cell as other columns, tables and programs write one.
 OTHERS: list[Any] = ["1.234,5 kg", "1,234.5", "5 g", "12/31/2024", " \u00c9T\u00c9 ", "e\u0301t"]
 OTHERS += ["1.0", "9" * 5000, b"\xe9", b"\x00", b"\x81", b"\n\x00", "a;b", "\u0a0a\u000a"]
+OTHERS += [b"\r", b"\x00\r", "\n", "\r", "\u0d0d\u000d", "K\u00f6ln".encode("cp1252")]
 WRITTEN = [
     {
         "key": f"k{n}",
@@ -57,8 +68,16 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize("form", ["cp1252", "utf-16-le", "utf-16-be", "sep=", "ends"])
-def test_a_cell_in_another_form_changes_no_other_row(tmp_path, form):
+@pytest.mark.parametrize(
+    ("form", "end"),
+    [
+        *((form, "\n") for form in ("cp1252", "utf-16-le", "utf-16-be", "sep=", "ends")),
+        ("utf-8", "\r"),
+        ("utf-16-le", "\r"),
+        ("utf-16-be", "\r"),
+    ],
+)
+def test_a_cell_in_another_form_changes_no_other_row(tmp_path, form, end):
     """Bytes that break a row's characters, marks, units and dates concern that row alone."""
     path, names, encoded = tmp_path / "private.csv", [*WRITTEN[0], ""], form
     if form in ("sep=", "ends"):
@@ -79,11 +98,11 @@ def test_a_cell_in_another_form_changes_no_other_row(tmp_path, form):
         def cell(value):
             return value if isinstance(value, bytes) else value.encode(encoded, "ignore")
 
-        marks = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff", "sep=": b"sep=;\n"}
-        end = [""] * (form == "ends")
-        table = [names[:-1] + end, *([row[n] for n in names[:-1]] + end for row in rows)]
-        content = cell("\n").join(cell(";").join(map(cell, row)) for row in table)
-        path.write_bytes(marks.get(form, b"") + content + cell("\n"))
+        marks = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff", "sep=": b"sep=;" + cell(end)}
+        last = [""] * (form == "ends")
+        table = [names[:-1] + last, *([row[n] for n in names[:-1]] + last for row in rows)]
+        content = cell(end).join(cell(";").join(map(cell, row)) for row in table)
+        path.write_bytes(marks.get(form, b"") + content + cell(end))
 
     damages = dict.fromkeys(names[:-1], OTHERS)
     new = WRITTEN[0] | {"key": "new", "who": "new"}
@@ -349,13 +368,14 @@ def test_a_folder_of_texts(tmp_path, unit):
             place = root / row["label"] / row["who"] / f"{row['record_id']}.txt"
             place.parent.mkdir(parents=True, exist_ok=True)
             body = row["body"]
-            if body is None:  # can not be read
-                place.symlink_to("nowhere.txt")
+            if isinstance(body, Path):
+                place.symlink_to(body)
             else:
                 place.write_bytes(body if isinstance(body, bytes) else body.encode())
 
-    damages = {"body": [*content, None], "label": ["ghost", "dog"]}
-    assert tried(DOCUMENTS, damages, DOCUMENT, write, config, unit) == 3 + 3 * 8
+    links = [Path("nowhere.txt"), Path("x" * 300)]  # of the second Python's is_file raises OSError
+    damages = {"body": [*content, *links], "label": ["ghost", "dog"]}
+    assert tried(DOCUMENTS, damages, DOCUMENT, write, config, unit) == 3 + 3 * 9
 
 
 # --- image folders and their lists of attributes and persons
@@ -396,7 +416,7 @@ def folder_config(root, **settings):
     return DataConfig("folder", image_size=8, **places, **settings)
 
 
-def write_folder(root, rows):
+def write_folder(root, rows, end=b"\n"):
     """The images, an attributes.csv and a persons.csv, by the rows' columns."""
     folder = root / "private"
     shutil.rmtree(folder, ignore_errors=True)
@@ -405,15 +425,20 @@ def write_folder(root, rows):
         path = folder / row.get("place", row["path"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(row["file"])
-    (folder / "attributes.csv").write_bytes(csv_bytes(rows, ["path", "x", "y"]))
-    (folder / "persons.csv").write_bytes(csv_bytes(rows, ["path", "who"]))
+    (folder / "attributes.csv").write_bytes(csv_bytes(rows, ["path", "x", "y"], end=end))
+    (folder / "persons.csv").write_bytes(csv_bytes(rows, ["path", "who"], end=end))
 
 
 @pytest.mark.parametrize(
-    ("labels", "person"),
-    [("class", "path"), ("class", "persons.csv"), ("attributes", "persons.csv")],
+    ("labels", "person", "end"),
+    [
+        ("class", "path", b"\n"),
+        ("class", "persons.csv", b"\n"),
+        ("attributes", "persons.csv", b"\n"),
+        ("attributes", "persons.csv", b"\r"),
+    ],
 )
-def test_files_and_lines_of_image_folders(tmp_path, labels, person):
+def test_files_and_lines_of_image_folders(tmp_path, labels, person, end):
     config = folder_config(tmp_path, labels=labels, person=person)
     rows = [row | {"place": row["path"]} for row in FILES]
     lines = [text for text in TEXTS if text not in ("", " ", ",")]
@@ -423,7 +448,7 @@ def test_files_and_lines_of_image_folders(tmp_path, labels, person):
     elif labels == "class":
         del damages["x"]
     new = FILES[0] | {"path": "b/new/n.png", "place": "b/new/n.png", "who": "new"}
-    count = tried(rows, damages, new, lambda r: write_folder(tmp_path, r), config, "person")
+    count = tried(rows, damages, new, lambda r: write_folder(tmp_path, r, end), config, "person")
     assert count >= (50 if person == "path" else 200)
 
 
