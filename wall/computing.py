@@ -21,14 +21,14 @@ class Computing:
             the machine.
         workers: threads that compute features, and at most so many short trainings at a time,
             each in a process with its share of the threads, a count.
-        batch_size: queries charged, answered and recorded together, a count.
+        batch_size: queries charged, answered and recorded together, a count below 2^20.
         device: device for the private rows' networks, products and neighbour lists, and for the
             networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
     """
 
     threads: Count = 2
     workers: Count = 2
-    batch_size: Count = 256
+    batch_size: Annotated[int, Field(ge=1, lt=1 << 20)] = 256
     device: Literal["cpu", "cuda"] = "cpu"
 
 

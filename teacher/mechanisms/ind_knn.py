@@ -181,7 +181,8 @@ class IndKnn(Mechanism):
         times = np.zeros(len(left), dtype=np.int64)
         for neighbours in similar:
             times[neighbours.rows] += 1
-        return np.minimum(left, times * highest)  # highest <= 2 FULL + 1, times < 2^20
+        # highest <= 2 FULL + 1, and times < 2^20, because a batch has fewer queries than that
+        return np.minimum(left, times * highest)
 
     def answer(
         self,
