@@ -16,7 +16,7 @@ from labelwall.wall.datasets.data_config import MOST_COLUMNS, DataConfig
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.datasets.tables import encoding, read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError
-from tests.wall.datasets.small import SPLITS, cells
+from tests.wall.datasets.small import SPLITS, cells, write_splits
 
 RNG = np.random.default_rng(0)
 ROWS = {split: RNG.uniform(-5000, 5000, (30, 2)).round(2) for split in SPLITS}
@@ -118,10 +118,7 @@ def test_of_two_forms_the_day_is_first_and_times_differ_from_numbers():
 
 
 def idle_table(folder, header, row, rows=40, **settings):
-    for split in SPLITS:
-        lines = [header, *(row(n) + ("," + "ab"[n % 2]) for n in range(rows))]
-        (folder / f"{split}.csv").write_text("\n".join(lines))
-    files = {split: str(folder / f"{split}.csv") for split in SPLITS}
+    files = write_splits(folder, [row(n) + ("," + "ab"[n % 2]) for n in range(rows)], header)
     return DataConfig("table", **files, **settings)
 
 
