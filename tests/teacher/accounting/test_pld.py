@@ -15,6 +15,7 @@ from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import gaussian_delta, gaussian_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.accounting.pld import LOG_ERROR, pld_epsilon, rounding_variance
+from tests.teacher.laws import gaussian, hockey_stick
 
 
 def noisy(sigma, sensitivity, gamma=1.0, cap=1):
@@ -61,27 +62,25 @@ def exact_epsilon(delta, *releases):
     Each is N_Z(0, sigma^2)^m against the sampled shift. Losses are binned nowhere: every atom is
     kept.
     """
+    laws = [exact_law(*release) for *release, times in releases for _ in range(times)]
+    base, ratios = product(*laws)
+    return brentq(lambda epsilon: hockey_stick(base * ratios, base, epsilon) - delta, 0.0, 99.0)
+
+
+def product(*laws):
+    """(chances without the record, likelihood ratios) of independent releases."""
     base, ratios = np.ones(1), np.ones(1)
-    for shift, sigma, gamma, times in releases:
-        q, ratio = exact_law(shift, sigma, gamma)
-        for _ in range(times):
-            base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
-
-    def missed(epsilon):
-        sides = ratios - math.exp(epsilon), 1 - math.exp(epsilon) * ratios
-        return max((base * np.maximum(side, 0)).sum() for side in sides) - delta
-
-    return brentq(missed, 0.0, 99.0)
+    for q, ratio in laws:
+        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
+    return base, ratios
 
 
 def exact_law(shift, sigma, gamma):
     """(chances without the record, likelihood ratios) of w = <shift, z>, which is sufficient."""
-    z = np.arange(-14 * math.ceil(sigma), 14 * math.ceil(sigma) + 1)
-    single = np.exp(-(z**2) / (2 * sigma**2))
-    law = np.ones(1)
+    single, law = gaussian(sigma, 14 * math.ceil(sigma)), np.ones(1)
     for step in shift:
-        stretched = np.zeros(step * (len(z) - 1) + 1)
-        stretched[::step] = single / single.sum()
+        stretched = np.zeros(step * (len(single) - 1) + 1)
+        stretched[::step] = single
         law = np.convolve(law, stretched)
     w, square = np.arange(len(law)) - len(law) // 2, sum(step**2 for step in shift)
     w, law = w[law > 0], law[law > 0]
@@ -178,19 +177,15 @@ def test_nothing_is_certified_where_nothing_is_proved(releases, delta):
 
 def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
     """Of ``copies`` randomised responses and N_Z(0, sigma^2) against its shift by 1."""
-    z = np.arange(-60, 61)
-    mass = np.exp(-(z**2) / (2 * sigma**2))
-    atoms = [(np.exp(-((z - 1) ** 2) / (2 * sigma**2)) / mass.sum(), mass / mass.sum())]
+    noise = gaussian(sigma, 60)
+    atoms = [(np.append(0, noise), np.append(noise, 0))]
     likely = 1 / (1 + math.exp(-pure))
     atoms += [(np.array([likely, 1 - likely]), np.array([1 - likely, likely]))] * copies
     p, q = (
         np.array([math.prod(entries) for entries in itertools.product(*side)])
         for side in zip(*atoms, strict=True)
     )
-    return max(
-        np.maximum(p - math.exp(epsilon) * q, 0).sum(),
-        np.maximum(q - math.exp(epsilon) * p, 0).sum(),
-    )
+    return hockey_stick(p, q, epsilon)
 
 
 @pytest.mark.parametrize(

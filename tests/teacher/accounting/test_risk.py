@@ -11,7 +11,7 @@ from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.accounting.pld import pld_deltas
 from labelwall.teacher.accounting.risk import PRIORS, by_deltas, by_renyi, risks, table
-from tests.teacher.accounting.test_pld import exact_law, noisy
+from tests.teacher.accounting.test_pld import exact_law, noisy, product
 
 RATES = (0.001, 0.01, 0.3)
 EPSILONS = np.linspace(0, 7, 5000)
@@ -23,14 +23,6 @@ def plan(*releases, delta=1e-5, unit="row"):
 
 def pure(epsilon, cap=1):
     return Release("b", "pure", {"epsilon": epsilon}, cap)
-
-
-def product(*laws):
-    """(chances without the record, likelihood ratios) of independent releases."""
-    base, ratios = np.ones(1), np.ones(1)
-    for q, ratio in laws:
-        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
-    return base, ratios
 
 
 def most_found(base, ratios, rate):
