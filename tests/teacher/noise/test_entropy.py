@@ -183,7 +183,7 @@ def _refuse(*_, **__):
     raise OSError("no entropy")
 
 
-def test_a_key_depends_on_both_ways_to_the_system(monkeypatch, keys_used):
+def test_a_key_depends_on_both_ways_to_the_system(monkeypatch):
     """Either of them may repeat itself."""
     asked = []
     monkeypatch.setattr(os, "urandom", lambda count: asked.append(count) or bytes(count))
