@@ -87,30 +87,28 @@ def exact_law(shift, sigma, gamma):
     return law, (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))
 
 
-@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (1.0, 2), (0.3, 1), (0.3, 2)])
-@pytest.mark.parametrize("shift", [(2,), (1, 1, 1, 1)])
-def test_every_shape_of_an_integer_shift_is_covered(shift, gamma, times):
-    """Two shapes of one norm, which no single discrete pair dominates."""
-    sigma, delta = 5.0, 1e-4
-    exact = exact_epsilon(delta, (shift, sigma, gamma, times))
-    assert exact <= pld_epsilon([noisy(sigma, 2.0, gamma, times)], delta) <= 1.06 * exact
+SHAPES = (2,), (1, 1, 1, 1)  # of one norm, which no single discrete pair dominates
+PRICED = [  # by how much at most, and the releases
+    *((1.06, [(shift, 5.0, gamma, n)]) for shift in SHAPES for gamma in (1.0, 0.3) for n in (1, 2)),
+    *(  # little noise, which its own law prices
+        (1.01, [((1,) * m, 1.3, gamma, n)])
+        for m in (1, 2, 3)
+        for gamma, n in ((1.0, 1), (0.3, 2), (0.1, 1))
+    ),
+    # The first release has a discrete pair, the second, of another shape, a continuous one.
+    *((1.03, [((1,), 2.0, gamma, 1), ((2,), 9.0, gamma, 2)]) for gamma in (1.0, 0.4)),
+]
 
 
-@pytest.mark.parametrize("m", [1, 2, 3])
-@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (0.3, 2), (0.1, 1)])
-def test_little_noise_is_priced_by_its_own_law(m, gamma, times):
-    sigma, delta = 1.3, 1e-4
-    exact = exact_epsilon(delta, ((1,) * m, sigma, gamma, times))
-    known = pld_epsilon([noisy(sigma, math.sqrt(m), gamma, times)], delta)
-    assert exact <= known <= 1.01 * exact
+def noisy_of(releases):
+    """These releases, of which the price knows the norm of the shift alone."""
+    return [noisy(sigma, math.hypot(*shift), gamma, n) for shift, sigma, gamma, n in releases]
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.4])
-def test_a_list_of_both_kinds_of_pairs_is_sound(gamma):
-    """The first release has a discrete pair, the second, of another shape, a continuous one."""
-    exact = exact_epsilon(1e-4, ((1,), 2.0, gamma, 1), ((2,), 9.0, gamma, 2))
-    known = pld_epsilon([noisy(2.0, 1.0, gamma), noisy(9.0, 2.0, gamma, 2)], 1e-4)
-    assert exact <= known <= 1.03 * exact
+@pytest.mark.parametrize(("most", "releases"), PRICED)
+def test_a_list_is_priced_by_its_exact_law_or_little_above(most, releases):
+    exact = exact_epsilon(1e-4, *releases)
+    assert exact <= pld_epsilon(noisy_of(releases), 1e-4) <= most * exact
 
 
 @pytest.mark.parametrize("curve", ["screening", "argmax"])
