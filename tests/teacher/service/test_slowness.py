@@ -261,9 +261,8 @@ def test_a_client_that_goes_away_is_no_failure(made, tmp_path, caplog):
     assert not caplog.records
 
 
-def test_what_is_not_read_gets_400_and_is_in_no_log(tmp_path, caplog, capfd):
+def test_what_is_not_read_gets_400_and_is_in_no_log(made, tmp_path, caplog, capfd):
     """A reply of its own does not follow, whether the application would read a body or not."""
-    made = tiny.make(tmp_path)
     keys = "", f"authorization: Bearer {made.tokens['ann']}\r\n"
     paths = ("health", "nowhere", f"labels?extractor={SPEC.sha256()}")
     chunks = "transfer-encoding: chunked\r\n"
