@@ -189,6 +189,7 @@ def test_a_full_room_is_shared_by_callers(made):
             until(lambda: made.service.bodies.in_use == 80_000)
             assert ask(made.url, made.tokens["bob"], rows(1200, 1), wait=0).status_code == 202
             first[0].sendall(bytes(9_000))
+            until(lambda: made.service.bodies.in_use == 89_000)
             made.service.bodies._received["bob"] += 60_000  # as if bob still sent
             first[0].sendall(bytes(500))
             assert b"busy" in drip(first[0])
