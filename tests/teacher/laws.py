@@ -17,6 +17,12 @@ def laplace(scale: float, reach: int) -> np.ndarray:
     return mass / mass.sum()
 
 
+def choice(losses: Sequence[int] | np.ndarray, rate: float) -> np.ndarray:
+    """The exponential mechanism: probability proportional to exp(-rate loss)."""
+    mass = np.exp(-rate * (np.asarray(losses) - np.min(losses)))
+    return mass / mass.sum()
+
+
 def winner(votes: Sequence[int], noise: np.ndarray) -> np.ndarray:
     """P(class j wins), float64 [classes], by votes plus independent noise on -reach..reach.
 
@@ -33,6 +39,11 @@ def winner(votes: Sequence[int], noise: np.ndarray) -> np.ndarray:
         others = [below[i] if i < j else at_most[i] for i in range(len(votes)) if i != j]
         wins.append(float((law * np.prod(others, axis=0)).sum()))
     return np.array(wins)
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
+    """The delta of two laws at ``epsilon``, the larger of both directions."""
+    return max(float(np.maximum(a - np.exp(epsilon) * b, 0).sum()) for a, b in ((p, q), (q, p)))
 
 
 def divergence(orders: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:

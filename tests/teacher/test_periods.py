@@ -52,10 +52,6 @@ def transcript(
     return np.concatenate([np.outer(released[asked == m], later[m]).ravel() for m in range(2)])
 
 
-def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
-    return max(float(np.maximum(a - np.exp(epsilon) * b, 0).sum()) for a, b in ((p, q), (q, p)))
-
-
 @pytest.mark.parametrize("sigmas", [(SIGMA, SIGMA), (1.2, SIGMA)])
 def test_no_record_of_either_period_tells_more_than_the_plan_certifies(sigmas):
     plan, without = plan_of(*(Score(sigma=s) for s in sigmas)), transcript(None, None, sigmas)
@@ -64,9 +60,9 @@ def test_no_record_of_either_period_tells_more_than_the_plan_certifies(sigmas):
     for first in (None, 0, 1):
         for second in (None, *itertools.product((0, 1), repeat=2)):
             law = transcript(first, second, sigmas)
-            assert hockey_stick(law, without, certified) <= DELTA
+            assert laws.hockey_stick(law, without, certified) <= DELTA
             present = (first is not None) + (second is not None)
-            worst[present] = max(worst.get(present, 0.0), hockey_stick(law, without, alone))
+            worst[present] = max(worst.get(present, 0.0), laws.hockey_stick(law, without, alone))
     # That of one period is enough for a record of one, and not for one of both.
     assert worst[1] <= DELTA < worst[2]
 

@@ -15,6 +15,13 @@ def console(monkeypatch) -> Console:
     return shown
 
 
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
 def test_one_bar_at_a_time(console: Console) -> None:
     """A request that waits and then runs is one bar, which goes when all is done."""
     for what, done, total in (
@@ -36,42 +43,31 @@ def test_one_bar_at_a_time(console: Console) -> None:
     assert console._bar is None
 
 
-def test_lines_without_a_terminal_come_now_and_then(monkeypatch, capsys) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_lines_without_a_terminal_come_now_and_then(clock, capsys) -> None:
     console = Console()
     for done in range(101):
         console.progress("reading", done, 100)
-        now[0] += 1.0
+        clock[0] += 1.0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "reading: 3 of 100, about 2 min left"
     assert len(lines) == 4  # after 3, 33, 63 and 93 seconds
     for done in range(3):
         console.progress("brief", done, 2)
-        now[0] += 1.0
+        clock[0] += 1.0
     assert capsys.readouterr().err == ""
 
 
-def test_a_part_inside_another_counts_once(monkeypatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_a_part_inside_another_counts_once(clock) -> None:
     console = Console(quiet=True)
     for seconds in (2.0, 3.0):
         with console.timed("asking"):
-            now[0] += 1.0
+            clock[0] += 1.0
             with console.timed("embedding"):
-                now[0] += seconds
+                clock[0] += seconds
     assert console.seconds == {"asking": 2.0, "embedding": 5.0}
 
 
 PARTS = {"rehearsal": 40.0, "reading": 10.0, "round 1: training": 20.0, "round 2: training": 30.0}
-
-
-@pytest.fixture
-def clock(monkeypatch) -> list[float]:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
 
 
 def test_a_run_is_one_bar_over_all_its_parts(console: Console, clock) -> None:

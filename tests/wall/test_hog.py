@@ -41,7 +41,7 @@ def test_the_network_has_the_same_features_but_for_rounding(images):
     np.testing.assert_allclose(features, hog_features(images), rtol=0, atol=1e-5)
 
 
-def test_its_graph_knows_blank_images(tmp_path):
+def test_its_graph_knows_blank_images():
     """ONNX leaves out what is added to a length of 0."""
     images = np.zeros((3, 16, 16, 1), dtype=np.uint8)
     images[1, 4:, 8:] = 200

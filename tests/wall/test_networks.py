@@ -134,10 +134,18 @@ CLASS = DECIDED["class"]
 NAMED = 2 * CLASS, 2 * RELEASED, RELEASED + CLASS, DECIDED["value"] + CLASS
 NESTED = [(f"{name}linear", (12,)) for name in NAMED]
 UNFIT = [("resnet", IMAGE), ("timm/no_such_model", IMAGE), ("mlp", IMAGE), ("linear", IMAGE)]
+UNFIT += [("small_cnn", (12,)), ("timm/resnet18", (12,))]
+SIDES = [  # which are of a pretrained network and within bounds
+    *("efficientnet_lite0@31", "efficientnet_lite0@513", "efficientnet_lite0@096"),
+    *("efficientnet_lite0@", "efficientnet_lite0_stages@９６", "pretrained/resnet18@1e9"),
+    *("small_cnn@96", "beside/small_cnn@96", "beside/efficientnet_lite0", "beside/hog@96"),
+    *("beside/beside/efficientnet_lite0@96", "beside/released/efficientnet_lite0@96"),
+    *("mirrored/efficientnet_lite0@96", "beside/mirrored/mirrored/efficientnet_lite0@96"),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [*NESTED, *UNFIT, ("small_cnn", (12,)), ("timm/resnet18", (12,))]
+    ("name", "shape"), [*NESTED, *UNFIT, *((name, (16, 16, 3)) for name in SIDES)]
 )
 def test_unknown_names_and_unfit_inputs_are_refused(name, shape):
     with pytest.raises(InvalidInput, match="backbone"):
@@ -285,21 +293,6 @@ def test_downloaded_weights_are_loaded_and_a_failed_download_says_so(monkeypatch
         assert torch.equal(weights[f"trunk.network.{key}"], value)
     with pytest.raises(MissingData, match="could not be downloaded"):
         networks.timm_model(NAME, None, (20, 20, 3), 10)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("efficientnet_lite0@31", "efficientnet_lite0@513", "efficientnet_lite0@096"),
-        *("efficientnet_lite0@", "efficientnet_lite0_stages@９６", "pretrained/resnet18@1e9"),
-        *("small_cnn@96", "beside/small_cnn@96", "beside/efficientnet_lite0", "beside/hog@96"),
-        *("beside/beside/efficientnet_lite0@96", "beside/released/efficientnet_lite0@96"),
-        *("mirrored/efficientnet_lite0@96", "beside/mirrored/mirrored/efficientnet_lite0@96"),
-    ],
-)
-def test_a_side_is_of_a_pretrained_network_and_within_bounds(name: str) -> None:
-    with pytest.raises(InvalidInput, match="backbone"):
-        networks.build(name, input_shape=(16, 16, 3), num_classes=3)
 
 
 def test_networks_of_a_side_and_side_by_side_have_the_published_ones_name() -> None:

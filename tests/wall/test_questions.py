@@ -37,12 +37,6 @@ def test_features_and_rows_of_a_question(form, basis, rows) -> None:
     assert (form.basis, form.rows) == (basis, rows)
 
 
-def test_matrices_fit_features_and_outputs() -> None:
-    assert CellsForm(centroids=7).shape(5, 3) == (7, 5)
-    assert CellsForm(centroids=0).shape(5, 3) == (3, 5)
-    assert SumsForm(steps=1).shape(5, 3) == (6, 3)
-
-
 def test_the_noise_of_several_custodians_adds_up_by_squares() -> None:
     for form in (CellsForm(centroids=2, noise=3.0), SumsForm(steps=2, noise=3.0)):
         assert form.summed(4).deviation == 3.0 * math.sqrt(4)

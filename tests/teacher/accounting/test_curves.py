@@ -14,6 +14,7 @@ from labelwall.teacher.accounting.contest import argmax_log_excess, reach
 from labelwall.teacher.accounting.curves import argmax_rdp, gaussian_rdp
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
+from tests.teacher.laws import gaussian
 
 DOUBLING = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 SCREENING = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "sample_rate": 0.25}
@@ -192,9 +193,8 @@ def outcome_laws(sigma, shift, reach_of_noise, differences):
     Of the six tie orders and all contests (x, y) from ``differences`` squared.
     """
     z = np.arange(-reach_of_noise, reach_of_noise + 1)
-    mass = np.exp(-(z**2) / (2.0 * sigma**2))
-    joint = np.outer(mass, mass) / mass.sum() ** 2
-    laws = []
+    noise, laws = gaussian(sigma, reach_of_noise), []
+    joint = np.outer(noise, noise)
     # Rank of a, b, other among equals: the lowest wins.
     for ranks in itertools.permutations((0, 1, 2)):
         table = np.empty((len(differences), len(differences), 3))
@@ -234,10 +234,10 @@ def test_argmax_is_the_worst_of_all_contests_with_all_tie_orders(sigma, gamma):
         assert claim <= exact * (1 + 1e-4)  # and not above what is attained
         noise, one = {"sigma": sigma, "sample_rate": gamma}, np.array([order])
         alone = argmax_rdp(one, **noise, swap=False)[0]
-        gaussian = gaussian_rdp(one, **noise, sensitivity=1.0)[0]
+        bound = gaussian_rdp(one, **noise, sensitivity=1.0)[0]
         without_swap = worst_divergence(base, added, gamma, order)
         assert without_swap <= alone * (1 + 1e-7)
-        assert alone <= min(without_swap * (1 + 1e-4), gaussian)
+        assert alone <= min(without_swap * (1 + 1e-4), bound)
 
 
 @pytest.mark.parametrize(("sigma", "gamma"), [(0.01, 0.1), (0.5, 1.0), (0.5, 0.1), (1000.0, 0.2)])

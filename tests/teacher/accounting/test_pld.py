@@ -15,6 +15,7 @@ from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import gaussian_delta, gaussian_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.accounting.pld import LOG_ERROR, pld_epsilon, rounding_variance
+from tests.teacher.laws import gaussian, hockey_stick
 
 
 def noisy(sigma, sensitivity, gamma=1.0, cap=1):
@@ -61,57 +62,53 @@ def exact_epsilon(delta, *releases):
     Each is N_Z(0, sigma^2)^m against the sampled shift. Losses are binned nowhere: every atom is
     kept.
     """
+    laws = [exact_law(*release) for *release, times in releases for _ in range(times)]
+    base, ratios = product(*laws)
+    return brentq(lambda epsilon: hockey_stick(base * ratios, base, epsilon) - delta, 0.0, 99.0)
+
+
+def product(*laws):
+    """(chances without the record, likelihood ratios) of independent releases."""
     base, ratios = np.ones(1), np.ones(1)
-    for shift, sigma, gamma, times in releases:
-        q, ratio = exact_law(shift, sigma, gamma)
-        for _ in range(times):
-            base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
-
-    def missed(epsilon):
-        sides = ratios - math.exp(epsilon), 1 - math.exp(epsilon) * ratios
-        return max((base * np.maximum(side, 0)).sum() for side in sides) - delta
-
-    return brentq(missed, 0.0, 99.0)
+    for q, ratio in laws:
+        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
+    return base, ratios
 
 
 def exact_law(shift, sigma, gamma):
     """(chances without the record, likelihood ratios) of w = <shift, z>, which is sufficient."""
-    z = np.arange(-14 * math.ceil(sigma), 14 * math.ceil(sigma) + 1)
-    single = np.exp(-(z**2) / (2 * sigma**2))
-    law = np.ones(1)
+    single, law = gaussian(sigma, 14 * math.ceil(sigma)), np.ones(1)
     for step in shift:
-        stretched = np.zeros(step * (len(z) - 1) + 1)
-        stretched[::step] = single / single.sum()
+        stretched = np.zeros(step * (len(single) - 1) + 1)
+        stretched[::step] = single
         law = np.convolve(law, stretched)
     w, square = np.arange(len(law)) - len(law) // 2, sum(step**2 for step in shift)
     w, law = w[law > 0], law[law > 0]
     return law, (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))
 
 
-@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (1.0, 2), (0.3, 1), (0.3, 2)])
-@pytest.mark.parametrize("shift", [(2,), (1, 1, 1, 1)])
-def test_every_shape_of_an_integer_shift_is_covered(shift, gamma, times):
-    """Two shapes of one norm, which no single discrete pair dominates."""
-    sigma, delta = 5.0, 1e-4
-    exact = exact_epsilon(delta, (shift, sigma, gamma, times))
-    assert exact <= pld_epsilon([noisy(sigma, 2.0, gamma, times)], delta) <= 1.06 * exact
+SHAPES = (2,), (1, 1, 1, 1)  # of one norm, which no single discrete pair dominates
+PRICED = [  # by how much at most, and the releases
+    *((1.06, [(shift, 5.0, gamma, n)]) for shift in SHAPES for gamma in (1.0, 0.3) for n in (1, 2)),
+    *(  # little noise, which its own law prices
+        (1.01, [((1,) * m, 1.3, gamma, n)])
+        for m in (1, 2, 3)
+        for gamma, n in ((1.0, 1), (0.3, 2), (0.1, 1))
+    ),
+    # The first release has a discrete pair, the second, of another shape, a continuous one.
+    *((1.03, [((1,), 2.0, gamma, 1), ((2,), 9.0, gamma, 2)]) for gamma in (1.0, 0.4)),
+]
 
 
-@pytest.mark.parametrize("m", [1, 2, 3])
-@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (0.3, 2), (0.1, 1)])
-def test_little_noise_is_priced_by_its_own_law(m, gamma, times):
-    sigma, delta = 1.3, 1e-4
-    exact = exact_epsilon(delta, ((1,) * m, sigma, gamma, times))
-    known = pld_epsilon([noisy(sigma, math.sqrt(m), gamma, times)], delta)
-    assert exact <= known <= 1.01 * exact
+def noisy_of(releases):
+    """These releases, of which the price knows the norm of the shift alone."""
+    return [noisy(sigma, math.hypot(*shift), gamma, n) for shift, sigma, gamma, n in releases]
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.4])
-def test_a_list_of_both_kinds_of_pairs_is_sound(gamma):
-    """The first release has a discrete pair, the second, of another shape, a continuous one."""
-    exact = exact_epsilon(1e-4, ((1,), 2.0, gamma, 1), ((2,), 9.0, gamma, 2))
-    known = pld_epsilon([noisy(2.0, 1.0, gamma), noisy(9.0, 2.0, gamma, 2)], 1e-4)
-    assert exact <= known <= 1.03 * exact
+@pytest.mark.parametrize(("most", "releases"), PRICED)
+def test_a_list_is_priced_by_its_exact_law_or_little_above(most, releases):
+    exact = exact_epsilon(1e-4, *releases)
+    assert exact <= pld_epsilon(noisy_of(releases), 1e-4) <= most * exact
 
 
 @pytest.mark.parametrize("curve", ["screening", "argmax"])
@@ -178,19 +175,15 @@ def test_nothing_is_certified_where_nothing_is_proved(releases, delta):
 
 def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
     """Of ``copies`` randomised responses and N_Z(0, sigma^2) against its shift by 1."""
-    z = np.arange(-60, 61)
-    mass = np.exp(-(z**2) / (2 * sigma**2))
-    atoms = [(np.exp(-((z - 1) ** 2) / (2 * sigma**2)) / mass.sum(), mass / mass.sum())]
+    noise = gaussian(sigma, 60)
+    atoms = [(np.append(0, noise), np.append(noise, 0))]
     likely = 1 / (1 + math.exp(-pure))
     atoms += [(np.array([likely, 1 - likely]), np.array([1 - likely, likely]))] * copies
     p, q = (
         np.array([math.prod(entries) for entries in itertools.product(*side)])
         for side in zip(*atoms, strict=True)
     )
-    return max(
-        np.maximum(p - math.exp(epsilon) * q, 0).sum(),
-        np.maximum(q - math.exp(epsilon) * p, 0).sum(),
-    )
+    return hockey_stick(p, q, epsilon)
 
 
 @pytest.mark.parametrize(

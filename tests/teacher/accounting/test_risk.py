@@ -11,7 +11,7 @@ from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.accounting.pld import pld_deltas
 from labelwall.teacher.accounting.risk import PRIORS, by_deltas, by_renyi, risks, table
-from tests.teacher.accounting.test_pld import exact_law, noisy
+from tests.teacher.accounting.test_pld import exact_law, noisy, noisy_of, product
 
 RATES = (0.001, 0.01, 0.3)
 EPSILONS = np.linspace(0, 7, 5000)
@@ -23,14 +23,6 @@ def plan(*releases, delta=1e-5, unit="row"):
 
 def pure(epsilon, cap=1):
     return Release("b", "pure", {"epsilon": epsilon}, cap)
-
-
-def product(*laws):
-    """(chances without the record, likelihood ratios) of independent releases."""
-    base, ratios = np.ones(1), np.ones(1)
-    for q, ratio in laws:
-        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
-    return base, ratios
 
 
 def most_found(base, ratios, rate):
@@ -69,8 +61,7 @@ def test_a_sum_of_gaussians_is_found_by_the_distribution_of_losses_too():
 )
 def test_the_best_attack_on_a_written_out_law_finds_no_more_and_hardly_less(parts):
     laws = [exact_law(shift, sigma, gamma) for shift, sigma, gamma, n in parts for _ in range(n)]
-    given = [noisy(s, math.sqrt(len(shift)), g, n) for shift, s, g, n in parts]
-    for rate, risk in zip(RATES, risks(plan(*given), RATES), strict=True):
+    for rate, risk in zip(RATES, risks(plan(*noisy_of(parts)), RATES), strict=True):
         exact = most_found(*product(*laws), rate)
         assert exact <= risk.true_positive_rate <= 1.02 * exact + 1e-5
         assert risk.by == "pld"

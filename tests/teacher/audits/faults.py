@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.harness import LATER
-from labelwall.teacher.mechanisms import batch, gradient, votes_in_cells
+from labelwall.teacher.mechanisms import batch, gradient, sums, votes_in_cells
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import COUNTS, GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -26,6 +26,9 @@ from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.wall.label_kinds import STEPS, unpack
 
 Scale = Callable[[float, str], float]
+SURE = 1 - 2.5e-8  # the confidence of an audit in these tests
+WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
+SUMS = (sums.PrivateLinear, sums.PrivateLinearAttributes, sums.PrivateLinearValue)
 
 # --- noise ---
 

@@ -21,12 +21,9 @@ from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.guarantee import Unit
 from tests.teacher.audits import faults
-from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak
+from tests.teacher.audits.faults import SUMS, SURE, WIDE, drawing, half_on, of_kind, silent, weak
 
 pytestmark = pytest.mark.fresh_noise
-SURE = 1 - 2.5e-8
-WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
-KINDS = (sums.PrivateLinear, sums.PrivateLinearAttributes, sums.PrivateLinearValue)
 TABLES = (sums.ScoreTables, sums.ScoreTablesAttributes)
 SCORES = (sums.Score, sums.ScoreAttributes, sums.ScoreValue, *TABLES)
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -246,8 +243,8 @@ FAULTS: dict[str, Fault] = {
         }.items()
     },
     **{
-        f"{kind.kind}: {name}": Fault(mechanism, 8000, slow=name != "twice" and kind in KINDS[1:])
-        for kind in KINDS
+        f"{kind.kind}: {name}": Fault(mechanism, 8000, slow=name != "twice" and kind in SUMS[1:])
+        for kind in SUMS
         for name, mechanism in {
             "half the noise": drawing(kind(noise_multiplier=1.0)),
             "counted exactly": of_kind(faults.CountedExactly, kind),
@@ -259,13 +256,13 @@ FAULTS: dict[str, Fault] = {
         f"{kind.kind}: the noise of the period before": Fault(
             of_kind(faults.Reused, kind), 2000, (draws.NEXT_PERIOD,)
         )
-        for kind in KINDS
+        for kind in SUMS
     },
     **{
         f"{kind.kind}: missing clip": Fault(
             kind(noise_multiplier=1.0), 8000, plant=faults.missing_clip
         )
-        for kind in KINDS
+        for kind in SUMS
     },
     "private_linear_attributes: clip by attribute": Fault(
         sums.PrivateLinearAttributes(noise_multiplier=1.0), 8000, plant=faults.clip_by_attribute

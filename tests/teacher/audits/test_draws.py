@@ -13,7 +13,7 @@ from labelwall.teacher.audits.cases import PROBE_DELTA, audit, audit_mechanisms,
 from labelwall.teacher.audits.conversations import priced
 from labelwall.teacher.audits.draws import JOINT, of_record
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms import registry, sums
+from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
@@ -26,13 +26,11 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import SENSITIVITY
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.teacher.audits import faults
+from tests.teacher.audits.faults import SUMS, SURE, WIDE
 from tests.teacher.audits.test_harness import lower_bound
 
 pytestmark = pytest.mark.fresh_noise
 
-SURE = 1 - 2.5e-8
-WIDE = 0.1  # a delta at which faults of payments show in fewer trials
-KINDS = (sums.PrivateLinear, sums.PrivateLinearAttributes, sums.PrivateLinearValue)
 SAMPLED = probes(PrivateKnn())[0][0]
 COUNTING = probes(IndKnn(threshold=0.9))[0][0]
 
@@ -64,7 +62,7 @@ def test_bad_arguments_are_refused(wrong):
         audit(SAMPLED, **{"delta": PROBE_DELTA, "trials": 32, **wrong})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUMS)
 def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(kind, monkeypatch):
     vector = of_record(kind())
     assert 0.99 * SENSITIVITY < np.linalg.norm(vector) <= SENSITIVITY

@@ -12,6 +12,7 @@ from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.custody.private_settings import PrivateSide
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.errors import InvalidInput
+from tests.wall.datasets.small import write_lines, write_splits
 
 
 def test_budgets_that_are_opened_together_are_all_in_the_sum(tmp_path, monkeypatch):
@@ -36,6 +37,9 @@ def test_budgets_that_are_opened_together_are_all_in_the_sum(tmp_path, monkeypat
     assert len(read(beside)) == len(sides)
 
 
+ROWS = ["1.5,2.5,yes", "3.5,0.5,no"]
+
+
 @pytest.mark.parametrize(
     ("columns", "settings", "rule"),
     [
@@ -48,10 +52,8 @@ def test_budgets_that_are_opened_together_are_all_in_the_sum(tmp_path, monkeypat
 def test_a_private_table_without_a_column_is_refused_before_a_rehearsal(
     tmp_path, columns: str, settings: dict[str, str], rule: str
 ):
-    rows = "1.5,2.5,yes\n3.5,0.5,no\n"
-    for name, header in (("public", "a,b,y"), ("test", "a,b,y"), ("private", columns)):
-        (tmp_path / f"{name}.csv").write_text(f"{header}\n{rows}")
-    files = {name: str(tmp_path / f"{name}.csv") for name in ("private", "public", "test")}
+    files = write_splits(tmp_path, ROWS, "a,b,y")
+    write_lines(tmp_path, "private.csv", ROWS, columns)
     data = DataConfig(source="table", **files, label="y", **settings)
     with pytest.raises(InvalidInput, match=rule):
         places.require_there(data)
@@ -59,10 +61,8 @@ def test_a_private_table_without_a_column_is_refused_before_a_rehearsal(
 
 
 def test_a_private_table_with_all_columns_in_another_order_is_taken(tmp_path):
-    for name, header in (("public", "a,b,y"), ("test", "a,b,y"), ("private", "more,y,b,a")):
-        cells = "7,yes,2.5,1.5" if name == "private" else "1.5,2.5,yes\n3.5,0.5,no"
-        (tmp_path / f"{name}.csv").write_text(f"{header}\n{cells}\n")
-    files = {name: str(tmp_path / f"{name}.csv") for name in ("private", "public", "test")}
+    files = write_splits(tmp_path, ROWS, "a,b,y")
+    write_lines(tmp_path, "private.csv", ["7,yes,2.5,1.5"], "more,y,b,a")
     places.require_there(DataConfig(source="table", **files, label="y"))
 
 

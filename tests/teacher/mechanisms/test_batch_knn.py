@@ -19,7 +19,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 from tests.make import LEDGER, ZeroNoise, plan_of, teach
-from tests.teacher.laws import laplace, winner
+from tests.teacher.laws import choice, laplace, winner
 
 CLASSES = 3
 MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
@@ -30,11 +30,6 @@ def voters_of(records, labels, queries):
     """Integer rows [n, d] and [q, d]."""
     index = ExactIndex(records.astype(np.int8), np.arange(len(records)))
     return Voters(index, labels, CLASSES, queries.astype(np.int8))
-
-
-def choice_law(losses, rate):
-    mass = np.exp(-float(rate) * (losses - losses.min()))
-    return mass / mass.sum()
 
 
 def points(n, seed):
@@ -86,7 +81,7 @@ def batch_laws(mechanism, records, labels, queries):
             laws.append(winner(votes.tolist(), laplace(float(1 / share), int(45 / share) + 2)))
         else:
             half = 2 if mechanism.noise == "exponential_paper" else 1
-            laws.append(choice_law(-votes, share / half))
+            laws.append(choice(-votes, float(share / half)))
     return np.array(laws)
 
 
@@ -217,8 +212,7 @@ def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting):
     def laws(records):
         counts = [[(((records - q) ** 2).sum(axis=1) <= r).sum() for r in radii] for q in queries]
         losses = np.abs(np.array(counts) - mechanism.k)
-        rates = [Fraction(share) / (2 * size) for size in sizes.tolist()]
-        return np.array([choice_law(*pair) for pair in zip(losses, rates, strict=True)])
+        return np.array([choice(*pair) for pair in zip(losses, share / (2 * sizes), strict=True)])
 
     worst = 0.0
     for seed in range(4):

@@ -37,44 +37,16 @@ def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(da
     assert drawn.tolist() == expected.ravel().tolist()
 
 
-@settings(max_examples=80)
+@settings(max_examples=160)
 @given(st.data())
-def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data):
-    """By brute force; the vector that one person adds is no longer than a row's."""
-    n, parts = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([1, 4096]))
-    features = data.draw(arrays(np.int8, (n, CLASSES), elements=few))
-    labels = data.draw(arrays(np.int64, n, elements=st.integers(0, CLASSES - 1)))
-    persons = data.draw(arrays(np.int64, n, elements=st.integers(0, 2)))
-    cells = 63 * np.eye(CLASSES, dtype=np.int8)
-    for person in (None, *range(3)):
-        own = np.ones(n, dtype=bool) if person is None else persons == person
-        votes = np.zeros(2 * CLASSES)
-        for row, label in zip(features[own].astype(int), labels[own], strict=True):
-            wrong = int(((row - cells.astype(int)) ** 2).sum(axis=1).argmin() != label)
-            votes[wrong * CLASSES + label] += 1
-        rows = ExactIndex(features[own], np.arange(own.sum()))
-        if person is None:
-            expected = parts * votes
-        else:
-            rows = ExactIndex(features[own], np.arange(own.sum()), persons[own])
-            up_to = [math.floor(F(int(v), max(own.sum(), 1)) * parts) for v in votes.cumsum()]
-            expected = np.diff([0, *up_to])
-            assert expected.sum() == (parts if own.any() else 0)  # so no longer than a row's
-            assert (np.abs(expected - parts * votes / max(own.sum(), 1)) < 1).all()
-        drawn = Voters(rows, labels[own], CLASSES, cells[None]).right_votes("class", parts)[0]
-        assert drawn.tolist() == expected.tolist()
-
-
-@settings(max_examples=80)
-@given(st.data())
-def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data):
+def test_a_score_moves_by_one_vector_of_length_one(data):
     """By brute force in Fractions, of rows and of persons; no vector is longer than ``parts``."""
-    space = data.draw(st.sampled_from(["attributes", "value"]))
-    n, parts = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([1, 100, MAX_PARTS]))
+    space = data.draw(st.sampled_from(["class", "attributes", "value"]))
+    n, parts = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([1, 100, MAX_PARTS]))
     outputs = 1 if space == "value" else CLASSES
     features = data.draw(arrays(np.int8, (n, 3), elements=few))
-    codes = st.sampled_from([0, 1, 1000, STEPS]) if outputs == 1 else st.integers(0, 7)
-    labels = data.draw(arrays(np.int64, n, elements=codes))
+    codes = {"class": range(CLASSES), "attributes": range(8), "value": (0, 1, 1000, STEPS)}
+    labels = data.draw(arrays(np.int64, n, elements=st.sampled_from(codes[space])))
     persons = data.draw(st.none() | arrays(np.int64, n, elements=st.integers(0, 2)))
     cells = 63 * np.eye(outputs, 3, dtype=np.int8)
     expected = np.zeros(2 * outputs, dtype=int)
@@ -82,7 +54,16 @@ def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data)
     if persons is not None:
         groups = [np.flatnonzero(persons == p).tolist() for p in np.unique(persons)]
     for rows in groups:
-        if space == "value":
+        if space == "class":
+            votes = np.zeros(2 * CLASSES, dtype=int)
+            for row, label in zip(features[rows].astype(int), labels[rows], strict=True):
+                wrong = int(((row - cells.astype(int)) ** 2).sum(axis=1).argmin() != label)
+                votes[wrong * CLASSES + label] += 1
+            shares = [F(int(vote), len(rows)) * parts for vote in votes.cumsum()]
+            own = np.diff([0, *map(math.floor, shares)])
+            assert own.sum() == parts
+            assert (np.abs(own - parts * votes / len(rows)) < 1).all()
+        elif space == "value":
             squares = [
                 min(1, (F(int(features[r, 0]), 63) - F(int(labels[r]), STEPS) * 2 + 1) ** 2 * 4)
                 for r in rows

@@ -11,6 +11,7 @@ import pytest
 from labelwall.teacher.noise.entropy import SystemEntropy, bernoulli_exp
 from labelwall.wall.errors import InvalidInput
 from tests.seeded_noise import SeededNoise
+from tests.teacher.laws import choice
 
 DRAWS, TOLERANCE = 10_000, 0.032
 CASES = [
@@ -22,18 +23,13 @@ CASES = [
 ]
 
 
-def law(losses, rate):
-    mass = np.exp(-float(rate) * np.array(losses))
-    return mass / mass.sum()
-
-
 @pytest.mark.parametrize(("losses", "rate"), CASES)
 def test_the_law_of_many_draws(losses, rate):
     rows = np.tile(np.array(losses, dtype=np.int64), (DRAWS, 1))
     for entropy in (SystemEntropy(), SeededNoise(1)):
         drawn = entropy.choose(rows, [rate] * DRAWS, [str(i) for i in range(DRAWS)], "r")
         frequencies = np.bincount(drawn, minlength=len(losses)) / DRAWS
-        assert np.abs(frequencies - law(losses, rate)).max() < TOLERANCE
+        assert np.abs(frequencies - choice(losses, float(rate))).max() < TOLERANCE
 
 
 def tree(x, depth):

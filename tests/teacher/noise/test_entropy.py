@@ -21,6 +21,7 @@ from labelwall.teacher.noise import sampler
 from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
 from labelwall.wall.errors import InvalidInput
 from tests.programs import REPOSITORY
+from tests.programs.snapshot import DRAWS
 from tests.seeded_noise import SeededNoise
 from tests.teacher.noise.oracles import surprise
 
@@ -125,18 +126,23 @@ def test_a_wrong_argument_is_refused(source, method, name, wrong):
         source.inclusion(0.5, KEYS[:3], "screen", IDS)
 
 
+@pytest.fixture(scope="module")
+def copies():
+    """What two copies of one process draw, by the draw's name; one process makes all copies."""
+    code = "from tests.programs import snapshot; [snapshot.main(name) for name in snapshot.DRAWS]"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(DRAWS, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the process number is fixed by x86-64 code"
 )
-@pytest.mark.parametrize(
-    "name", ["gaussian", "gaussian of a table", "laplace", "choose", "inclusion", "opendp"]
-)
-def test_copies_of_a_process_draw_different_noise(name):
+@pytest.mark.parametrize("name", DRAWS)
+def test_copies_of_a_process_draw_different_noise(copies, name):
     """Equal by chance with probability below 1e-35; those of a generator with state are equal."""
-    command = [sys.executable, "-m", "tests.programs.snapshot", name]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    first, second = json.loads(done.stdout)
+    first, second = copies[name]
     assert (first == second) == (name == "opendp")
 
 
@@ -183,7 +189,7 @@ def _refuse(*_, **__):
     raise OSError("no entropy")
 
 
-def test_a_key_depends_on_both_ways_to_the_system(monkeypatch, keys_used):
+def test_a_key_depends_on_both_ways_to_the_system(monkeypatch):
     """Either of them may repeat itself."""
     asked = []
     monkeypatch.setattr(os, "urandom", lambda count: asked.append(count) or bytes(count))

@@ -26,13 +26,13 @@ RECORDS = Records(
 
 
 class CountingEmbedder(Embedder):
-    """Counts the rows that it is given."""
+    """Counts the rows whose features, before axes, it computes."""
 
     rows = 0
 
-    def embed(self, inputs, progress=None):
+    def features(self, inputs, progress=None):
         self.rows += len(inputs)
-        return super().embed(inputs, progress)
+        return super().features(inputs, progress)
 
 
 def embedded(folder, records=RECORDS, device="cpu"):
@@ -110,16 +110,6 @@ def test_a_cache_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     assert events == ["fsync", "rename"]
 
 
-class CountingPasses(Embedder):
-    """Counts the rows whose features before axes it computes."""
-
-    rows = 0
-
-    def features(self, inputs, progress=None):
-        self.rows += len(inputs)
-        return super().features(inputs, progress)
-
-
 @pytest.mark.parametrize(("most", "again"), [(1 << 20, (0, 1, 6)), (0, (5, 6, 6))])
 def test_other_axes_need_no_pass_of_the_network_and_give_the_same_integers(
     tmp_path, monkeypatch, most, again
@@ -150,7 +140,7 @@ def test_other_axes_need_no_pass_of_the_network_and_give_the_same_integers(
         (on_axes(3), changed),
         (on_axes(4, num_classes=3), changed),
     ):
-        embedder = CountingPasses(spec)
+        embedder = CountingEmbedder(spec)
         features = finished(tmp_path, held, embedder, plain)
         counts.append(embedder.rows)
         np.testing.assert_array_equal(features, Embedder(spec).embed(held.inputs)[0])

@@ -7,7 +7,7 @@ from PIL import Image
 
 from labelwall.teacher.records.inspect import preview
 from labelwall.wall.datasets.data_config import DataConfig
-from tests.wall.datasets.small import write_arrays, write_lines
+from tests.wall.datasets.small import write_arrays, write_lines, write_splits
 
 
 def arrays(path, x, y, ids):
@@ -63,10 +63,9 @@ def test_an_image_folder_with_bad_files(image_folders):
 def test_labels_of_a_table_that_are_written_otherwise(tmp_path):
     """Most frequent first, and no more than fit on a page."""
     labels = ["Ja"] * 40 + ["No "] * 9 + ["nein "] * 8 + [f"spelling {n}" for n in range(22)]
-    for name, cells in (("private", labels), ("public", ["yes", "no"] * 5)):
-        lines = ["a,label", *(f"{row},{cell}" for row, cell in enumerate(cells))]
-        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
-    places = {name: str(tmp_path / f"{name}.csv") for name in ("private", "public")}
+    cells = {"private": labels, "public": ["yes", "no"] * 5}
+    lines = {name: [f"{n},{cell}" for n, cell in enumerate(own)] for name, own in cells.items()}
+    places = write_splits(tmp_path, lines, "a,label")
     text = preview(DataConfig(source="table", classes=["yes", "no"], **places))
     told = counted(text, "their labels, as written (classes: yes, no)")
     assert [(count, words.split(":")[0]) for count, words in told[:2]] == [
@@ -78,10 +77,8 @@ def test_labels_of_a_table_that_are_written_otherwise(tmp_path):
 
 def test_columns_that_can_not_be_read_are_shown(tmp_path):
     """The private file has decimal commas, the public one points."""
-    files = {}
     rows = [f"{n}.5,{n % 7}.25,{'ab'[n % 2]}" for n in range(30)]
-    for split in ("private", "public", "test"):
-        files[split] = write_lines(tmp_path, f"{split}.csv", rows, "size,weight,label")
+    files = write_splits(tmp_path, rows, "size,weight,label")
     config, title = DataConfig(source="table", **files), "columns that are not as the public rows"
     assert title not in preview(config)
     rows = [row.replace(",", ";").replace(".", ",") for row in rows]

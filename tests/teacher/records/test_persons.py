@@ -16,7 +16,7 @@ from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import ClassLabels
-from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_tables
+from tests.wall.datasets.small import HEADER, write_arrays, write_splits, write_tables
 
 VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
 
@@ -67,13 +67,13 @@ def test_an_array_that_does_not_fit_is_one_line(tmp_path, persons):
 
 
 def test_a_column_names_persons_and_is_no_feature(tmp_path):
-    settings, header = write_tables(tmp_path), f"{HEADER},who"
-    for split, lines in {
+    settings = write_tables(tmp_path)
+    lines = {
         "private": ["1,2,low,ann", "3,4,high, ann ", "5,6,low,bob", "7,8,low,"],
         "public": ["0,0,,x", "2,20,,y"],
         "test": ["1,2,low,z", "3,4,high,z"],
-    }.items():
-        write_lines(tmp_path, f"{split}.csv", lines, header)
+    }
+    write_splits(tmp_path, lines, f"{HEADER},who")
     config = DataConfig(**settings, person="who")
     task = describe(config)
     assert task.input_shape == (2,)

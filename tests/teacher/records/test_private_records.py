@@ -13,7 +13,7 @@ from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import ClassLabels, label_space
-from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_tables
+from tests.wall.datasets.small import HEADER, write_arrays, write_splits, write_tables
 
 VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
 COLUMNS = ("inputs", "labels", "ids", "persons")
@@ -185,12 +185,11 @@ def mixed(folder, reader, unit):
     if reader.startswith("table"):
         lines = [f"{a},{b},{'abc?'[c]},{p}" for (a, b), c, p in zip(x, y, persons, strict=True)]
         settings = write_tables(folder, person="who")
-        for split in ("public", "test"):
-            write_lines(folder, f"{split}.csv", ["1,2,a,x", "2,5,b,y"], HEADER + ",who")
+        write_splits(folder, ["1,2,a,x", "2,5,b,y"], HEADER + ",who")
         if reader == "table with ids":
             lines = [f"{line},{i}" for line, i in zip(lines, ids, strict=True)]
         header = HEADER + ",who" + ",record_id" * (reader == "table with ids")
-        write_lines(folder, "private.csv", lines, header)
+        write_splits(folder, {"private": lines}, header)
         return DataConfig(**settings)
     extra = {"private_id": ids} if "ids" in reader else {}
     extra |= {"private_person": persons} if unit == "person" else {}

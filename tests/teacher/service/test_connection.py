@@ -118,9 +118,8 @@ def self_signed(folder):
     return folder / "cert.pem"
 
 
-def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path):
+def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(made, tmp_path):
     """The current batch is charged, drawn, stored and sent; what waits is refused uncharged."""
-    made = tiny.make(tmp_path)
     working, go_on = tiny.held_back(made)
     queue = made.service.queue
     with ThreadPoolExecutor(3) as pool, clients(made, "ann"):

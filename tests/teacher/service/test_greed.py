@@ -34,9 +34,8 @@ def other(number):
     return replace(SPEC, scale=1 + number / 100)
 
 
-def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(tmp_path):
+def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(made, tmp_path):
     """Many leave the ledger as it was, and another caller's in memory and on the disk."""
-    made = tiny.make(tmp_path)
     before = Ledger(tmp_path / "ledger.sqlite").state.head
     with clients(made, "bob", "ann") as (bob, ann):
         bob.use_extractor(other(99))

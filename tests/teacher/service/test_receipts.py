@@ -177,8 +177,7 @@ def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path):
     assert (again.left, again.ledger_head) == (first.left, first.ledger_head)
 
 
-def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(tmp_path):
-    made = tiny.make(tmp_path)
+def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(made):
     arrays, other = {"inputs": rows(10, 1)}, {"inputs": rows(10, 2)}
     ann, bob = made.tokens["ann"], made.tokens["bob"]
     calls = [(ann, arrays, "a"), (ann, arrays, "a"), (ann, arrays, None), (ann, arrays, "b")]

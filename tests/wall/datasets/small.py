@@ -53,10 +53,17 @@ def write_lines(folder: Path, name: str, lines: list[str], header: str = HEADER)
     return str(folder / name)
 
 
+def write_splits(
+    folder: Path, lines: list[str] | dict[str, list[str]], header: str = HEADER, form: str = "csv"
+) -> dict[str, str]:
+    """The paths of files, one a split: of the same ``lines``, or of those that a split has."""
+    own = lines if isinstance(lines, dict) else dict.fromkeys(SPLITS, lines)
+    return {name: write_lines(folder, f"{name}.{form}", own[name], header) for name in own}
+
+
 def write_tables(folder: Path, **settings: Any) -> dict[str, Any]:
     """``DataConfig``'s arguments for a CSV file of each split."""
-    files = {name: write_lines(folder, f"{name}.csv", lines) for name, lines in LINES.items()}
-    return {"source": "table", "label": "price_class", **files, **settings}
+    return {"source": "table", "label": "price_class", **write_splits(folder, LINES), **settings}
 
 
 CAT = "a quiet cat sleeps on our warm sofa and purrs softly all day long"

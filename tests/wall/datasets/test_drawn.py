@@ -62,7 +62,7 @@ def test_a_private_cell_outside_changes_no_other_row(tmp_path: Path) -> None:
     assert {n: before[n] == after[n] for n in before} == {0: True, 1: False, 2: True}
 
 
-def test_drawn_rows_follow_from_the_facts_alone(tmp_path: Path, monkeypatch) -> None:
+def test_drawn_rows_follow_from_the_facts_alone(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     rows = read_public(config).inputs
     write_lines(tmp_path, "private.csv", PRIVATE[1:], HEADER)

@@ -5,6 +5,8 @@ import os
 import time
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from labelwall.wall.datasets.data_config import MOST_COLUMNS, DataConfig
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.datasets.tables import encoding, read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError
-from tests.wall.datasets.small import SPLITS, cells
+from tests.wall.datasets.small import SPLITS, cells, write_splits
 
 RNG = np.random.default_rng(0)
 ROWS = {split: RNG.uniform(-5000, 5000, (30, 2)).round(2) for split in SPLITS}
@@ -27,52 +29,48 @@ def german(value: float) -> str:
     return f"{value:,.2f}".translate({ord(","): ".", ord("."): ","})
 
 
-# How a number is written, the separator, the encoding, what stands before the header and at the
-# ends of lines, how classes are written
-FORMS = {
-    "decimal comma": (lambda v: f"{v:.2f}".replace(".", ","), ";", "utf-8", "", "", str),
-    "thousands": (lambda v: f'"{v:,.2f}"', ",", "utf-8", "", "", str),
-    "German thousands": (german, ";", "utf-8", "", "", str),
-    "French thousands": (
-        lambda v: f"{v:,.2f}".replace(",", "\u202f").replace(".", ","),
-        "\t",
-        "utf-8",
-        "",
-        "",
-        str,
-    ),
-    "Swiss thousands": (lambda v: f"{v:,.2f}".replace(",", "\u2019"), ",", "utf-8", "", "", str),
-    "percent": (lambda v: f"{v:.2f} %", ",", "utf-8", "", "", str),
-    "euros": (lambda v: f"{german(v)} \u20ac", ";", "cp1252", "", "", str),
-    "dollars": (lambda v: f'"{"-" * int(v < 0)}${abs(v):,.2f}"', ",", "utf-8", "", "", str),
-    "latin-1": (str, ",", "latin-1", "", "", str),
-    "UTF-16": (str, "\t", "utf-16", "", "", str),
-    "a byte order mark": (str, ",", "utf-8-sig", "", "", str),
-    "sep=": (str, ";", "utf-8", "sep=;\n", "", str),
-    "bars": (str, "|", "utf-8", "", "", str),
-    "separators at the ends": (str, ",", "utf-8", "", ",", str),
-    "capitals": (str, ",", "utf-8", "", "", str.upper),
+def french(value: float) -> str:
+    return f"{value:,.2f}".translate({ord(","): "\u202f", ord("."): ","})
+
+
+# How a number and a class are written, the separator, the encoding, what stands before the header
+# and at the ends of lines
+PLAIN = {"number": str, "name": str, "separator": ",", "encoded": "utf-8", "before": "", "end": ""}
+FORMS: dict[str, dict[str, Any]] = {
+    "decimal comma": {"number": lambda v: f"{v:.2f}".replace(".", ","), "separator": ";"},
+    "thousands": {"number": lambda v: f'"{v:,.2f}"'},
+    "German thousands": {"number": german, "separator": ";"},
+    "French thousands": {"number": french, "separator": "\t"},
+    "Swiss thousands": {"number": lambda v: f"{v:,.2f}".replace(",", "\u2019")},
+    "percent": {"number": lambda v: f"{v:.2f} %"},
+    "euros": {"number": lambda v: f"{german(v)} \u20ac", "separator": ";", "encoded": "cp1252"},
+    "dollars": {"number": lambda v: f'"{"-" * int(v < 0)}${abs(v):,.2f}"'},
+    "latin-1": {"encoded": "latin-1"},
+    "UTF-16": {"separator": "\t", "encoded": "utf-16"},
+    "a byte order mark": {"encoded": "utf-8-sig"},
+    "sep=": {"separator": ";", "before": "sep=;\n"},
+    "bars": {"separator": "|"},
+    "separators at the ends": {"end": ","},
+    "capitals": {"name": str.upper},
 }
 
 
-def write(folder: Path, form: str, plain: bool = False) -> DataConfig:
-    number, separator, encoded, before, end, name = FORMS[form]
-    if plain:
-        number, separator, encoded, before, end, name = str, ",", "utf-8", "", "", str
+def write(folder: Path, **form: Any) -> DataConfig:
+    how = SimpleNamespace(**PLAIN | form)
     folder.mkdir()
     for split, rows in ROWS.items():
-        lines = [separator.join(["u", "v", "label"])]
+        lines = [how.separator.join(["u", "v", "label"])]
         for place, row in enumerate(rows):
-            classes = NAMES if split == "test" else list(map(name, NAMES))
-            lines.append(separator.join([*map(number, row), classes[place % 2]]))
-        text = before + "".join(f"{line}{end}\n" for line in lines)
-        (folder / f"{split}.csv").write_bytes(text.encode(encoded))
+            classes = NAMES if split == "test" else list(map(how.name, NAMES))
+            lines.append(how.separator.join([*map(how.number, row), classes[place % 2]]))
+        text = how.before + "".join(f"{line}{how.end}\n" for line in lines)
+        (folder / f"{split}.csv").write_bytes(text.encode(how.encoded))
     return DataConfig("table", **{split: str(folder / f"{split}.csv") for split in SPLITS})
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_table_in_another_form_has_the_same_rows(tmp_path, form):
-    config, plain = write(tmp_path / "form", form), write(tmp_path / "plain", form, plain=True)
+    config, plain = write(tmp_path / "form", **FORMS[form]), write(tmp_path / "plain")
     task = describe(config)
     assert task == describe(plain)
     ours, theirs = read_public(config), read_public(plain)
@@ -118,10 +116,7 @@ def test_of_two_forms_the_day_is_first_and_times_differ_from_numbers():
 
 
 def idle_table(folder, header, row, rows=40, **settings):
-    for split in SPLITS:
-        lines = [header, *(row(n) + ("," + "ab"[n % 2]) for n in range(rows))]
-        (folder / f"{split}.csv").write_text("\n".join(lines))
-    files = {split: str(folder / f"{split}.csv") for split in SPLITS}
+    files = write_splits(folder, [row(n) + ("," + "ab"[n % 2]) for n in range(rows)], header)
     return DataConfig("table", **files, **settings)
 
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 from pydicom.data import get_testdata_file
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import ExplicitVRLittleEndian, RLELossless, SecondaryCaptureImageStorage
+from pydicom.dataset import Dataset
+from pydicom.uid import RLELossless, SecondaryCaptureImageStorage
 
 from labelwall.experiment.config.own import own_settings
 from labelwall.teacher.records.private_records import open_records
@@ -24,25 +24,20 @@ from labelwall.wall.label_kinds import ClassLabels
 RAMP = np.arange(64, dtype=np.int16).reshape(8, 8) * 10  # 0 to 630
 
 
+def part(**tags: Any) -> Dataset:
+    made = Dataset()
+    for name, value in tags.items():
+        setattr(made, name, value)
+    return made
+
+
 def write_dicom(path: Path, stored: np.ndarray = RAMP, rle: bool = False, **tags: Any) -> Path:
     """A file with these values, [h, w] or [frames, h, w], or RGB of 8 bits [h, w, 3]."""
-    file, rgb = Dataset(), stored.dtype == np.uint8
-    file.file_meta = FileMetaDataset()
-    file.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    file.file_meta.MediaStorageSOPClassUID = file.SOPClassUID = SecondaryCaptureImageStorage
-    file.file_meta.MediaStorageSOPInstanceUID = file.SOPInstanceUID = "1.2.3"
-    file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
-    if rgb:
-        file.SamplesPerPixel, file.PhotometricInterpretation = 3, "RGB"
-        file.PlanarConfiguration = 0
-    elif stored.ndim == 3:
-        file.NumberOfFrames = len(stored)
-    file.Rows, file.Columns = stored.shape[:2] if rgb else stored.shape[-2:]
-    file.BitsAllocated = file.BitsStored = 8 * stored.itemsize
-    file.HighBit, file.PixelRepresentation = file.BitsStored - 1, int(stored.dtype.kind == "i")
-    file.PixelData = stored.tobytes()
-    for name, value in tags.items():
-        setattr(file, name, value)
+    file = part(SOPClassUID=SecondaryCaptureImageStorage)
+    file.set_pixel_data(
+        stored, "RGB" if stored.dtype == np.uint8 else "MONOCHROME2", 8 * stored.itemsize
+    )
+    file.update(part(**tags))
     if rle:
         file.compress(RLELossless)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +73,8 @@ def test_without_a_window_white_is_the_public_setting(tmp_path: Path) -> None:
     bits = {"BitsStored": 10, "HighBit": 9, "PhotometricInterpretation": "MONOCHROME1"}
     unsigned = write_dicom(tmp_path / "c.dcm", RAMP.astype(np.uint16), **bits)
     np.testing.assert_allclose(shown(unsigned, white=1023), (1023 - RAMP) / 1023 * 255, atol=1)
+    signed = write_dicom(tmp_path / "d.dcm", RAMP - 630, PhotometricInterpretation="MONOCHROME1")
+    np.testing.assert_allclose(shown(signed, white=630), (629 - RAMP) / 630 * 255, atol=1)
 
 
 def test_the_middle_frame_and_colours(tmp_path: Path) -> None:
@@ -132,13 +129,6 @@ def test_colours_are_turned_and_odd_orientations_are_not(tmp_path: Path) -> None
     for odd in (None, [1, 0, 0], [0.0] * 6):
         path = write_dicom(tmp_path / "c.dcm", colours, ImageOrientationPatient=odd)
         assert shown(path, channels=3).shape == plain.shape
-
-
-def part(**tags: Any) -> Dataset:
-    made = Dataset()
-    for name, value in tags.items():
-        setattr(made, name, value)
-    return made
 
 
 def test_functional_groups_say_what_is_black_and_how_the_patient_lies(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.datasets.tables import column_names, read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
-from tests.wall.datasets.small import HEADER, LINES, SPLITS, write_lines, write_tables
+from tests.wall.datasets.small import HEADER, LINES, write_lines, write_splits, write_tables
 
 
 def test_columns_are_features_scaled_by_public_rows(tmp_path):
@@ -32,7 +32,7 @@ def test_columns_are_features_scaled_by_public_rows(tmp_path):
 
 
 def test_one_file_with_a_split_column(tmp_path):
-    lines = [f"{line},{split}" for split in SPLITS for line in LINES[split]]
+    lines = [f"{line},{split}" for split, own in LINES.items() for line in own]
     one = write_lines(tmp_path, "all.csv", [*lines, "x,,none,private", "broken"], HEADER + ",part")
     apart = DataConfig(**write_tables(tmp_path))
     config = DataConfig(source="table", path=one, label="price_class", split="part")
@@ -59,8 +59,7 @@ def test_ids_of_a_column_are_no_feature(tmp_path):
     ],
 )
 def test_a_column_of_numbers_is_values_or_classes(tmp_path, suffix, settings, names):
-    lines = [f"{x},{x}" for x in (10, 9, 2)]
-    files = {s: write_lines(tmp_path, f"{s}.{suffix}", lines, "x,label") for s in SPLITS}
+    files = write_splits(tmp_path, [f"{x},{x}" for x in (10, 9, 2)], "x,label", suffix)
     config = DataConfig(source="table", **files, **settings)
     assert describe(config).labels.names == names
     assert read_public(config).test_labels.tolist() == ([10.0, 9.0, 2.0] if settings else [2, 1, 0])
@@ -83,8 +82,7 @@ MISTAKES = {
 def test_a_mistake_is_one_line(name, tmp_path):
     change, files, expected = MISTAKES[name]
     tables = write_tables(tmp_path)
-    for split, lines in files.items():
-        write_lines(tmp_path, f"{split}.csv", lines)
+    write_splits(tmp_path, files)
     with pytest.raises(LabelwallError, match=expected) as caught:
         read_public(DataConfig(**tables | change))
     assert len(str(caught.value).splitlines()) == 1
@@ -121,8 +119,7 @@ def test_parquet_has_numbers_and_vectors(tmp_path):
 def test_words_gaps_and_unreadable_cells_lose_no_row(tmp_path):
     tables = write_tables(tmp_path)
     lines = ["1,2,low,red", "2,,high,blue", ",3,low,red", "nan,?,low,", "4,5,high,red"]
-    for split in SPLITS:
-        write_lines(tmp_path, f"{split}.csv", lines * 5, HEADER + ",colour")
+    write_splits(tmp_path, lines * 5, HEADER + ",colour")
     config = DataConfig(**tables)
     task, public = describe(config), read_public(config)
     assert task.input_shape == (2 + 2 + 4,)  # two columns with gaps; red, blue, none, another one
@@ -168,7 +165,7 @@ NOTES = ['1,"a note\nof two lines",x', '2,"one line",y', '"3","and\n\nthree",x',
 
 def test_public_records_may_have_line_breaks_and_what_is_left_out_is_counted(tmp_path):
     """A private record is one line: a quote of one must not hide the next one."""
-    files = {s: write_lines(tmp_path, f"{s}.csv", 9 * NOTES, "n,note,label") for s in SPLITS}
+    files = write_splits(tmp_path, 9 * NOTES, "n,note,label")
     config = DataConfig(source="table", **files, keep=["n", "note"])
     assert len(read_public(config).inputs) == len(read_public(config).test_inputs) == 27
     assert len(open_records(config, describe(config)).ids) == 9
@@ -179,16 +176,9 @@ def test_public_records_may_have_line_breaks_and_what_is_left_out_is_counted(tmp
     assert "lines with another number of cells than the header: 45" in shown
 
 
-def test_an_open_quote_hides_no_public_line(tmp_path):
-    lines = [*(f"{n},b{n % 2},x{n % 3}" for n in range(12)), '12,"b1,x0', "13,b0,x1"]
-    files = {s: write_lines(tmp_path, f"{s}.csv", lines, "n,word,label") for s in SPLITS}
-    config = DataConfig(source="table", **files, keep=["n"])
-    assert len(read_public(config).inputs) == 13
-
-
 def test_classes_that_public_labels_miss_or_that_differ_by_case_are_named(tmp_path):
     lines = {"private": ["1,good"], "public": ["1,good", "2,bad"], "test": ["1,0", "2,1", "4,1"]}
-    files = {s: write_lines(tmp_path, f"{s}.csv", own, "n,label") for s, own in lines.items()}
+    files = write_splits(tmp_path, lines, "n,label")
     config = DataConfig(source="table", **files)
     assert "data.public: none of 2 labels is one of these classes, as 'good'" in facts(config)
     files["test"] = write_lines(tmp_path, "test.csv", ["1,good", "2,Good", "3,bad"], "n,label")
@@ -200,20 +190,20 @@ def test_classes_that_public_labels_miss_or_that_differ_by_case_are_named(tmp_pa
 def test_a_label_that_is_not_there_shows_the_last_column_first(tmp_path):
     header = ",".join([*(f"c{n}" for n in range(20)), "grade"])
     rows = [",".join(map(str, [*range(20), "ab"[k]])) for k in (0, 1)]
-    files = {s: write_lines(tmp_path, f"{s}.csv", rows, header) for s in SPLITS}
+    files = write_splits(tmp_path, rows, header)
     with pytest.raises(InvalidInput, match=r"one of grade, c0, c1.* and 11 more"):
         describe(DataConfig(source="table", **files, label="Grad"))
 
 
-@pytest.mark.parametrize("quotes", [1, 2])
-def test_stray_quotes_beside_a_line_of_more_cells_swallow_no_lines(tmp_path, quotes):
+@pytest.mark.parametrize(("more", "places"), [("", [98]), (",more", [20]), (",more", [20, 40])])
+def test_stray_quotes_swallow_no_lines_also_beside_one_of_more_cells(tmp_path, more, places):
     lines = [f"{n},b{n % 2},x{n % 3}" for n in range(100)]
-    lines[10] += ",more"
-    for at in (20, 40)[:quotes]:
+    lines[10] += more
+    for at in places:
         lines[at] = f'{at},"b1,x0'
     path = write_lines(tmp_path, "public.csv", lines, "n,word,label")
-    table = read_table("data.public", path)
-    assert (len(table.places), table.misfits) == (99 - quotes, 1 + quotes)
+    table, misfits = read_table("data.public", path), len(places) + bool(more)
+    assert (len(table.places), table.misfits) == (100 - misfits, misfits)
 
 
 def test_a_line_that_is_no_csv_is_counted(tmp_path):

@@ -93,7 +93,7 @@ def test_a_network_sees_one_batch_shape(embedder_of, device, fresh, size):
     x = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.1) / 0.3
     reference = module.cpu().features(x).numpy()
     unit = reference / np.linalg.norm(reference, axis=1, keepdims=True)
-    assert abs(integers - 100 * unit).max() < 0.51 or (integers == 63).any()
+    assert abs(integers - np.clip(100 * unit, -63, 63)).max() < 0.51
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -128,11 +128,11 @@ def test_a_network_without_deterministic_kernels_is_refused_when_it_is_loaded(em
     assert Embedder(hog, device="cuda").device == "cpu"
 
 
-@pytest.mark.parametrize("name", ["timm/test_efficientnet"])
-def test_threads_and_company_change_no_bit(embedder_of, name):
+def test_threads_and_company_change_no_bit(embedder_of):
     """Of several threads, each computes rows alone; and a second session gives the same bits."""
     torch.manual_seed(0)
-    module = backbones.build(name, input_shape=(28, 28, 1), num_classes=10).eval()
+    name, shape = "timm/test_efficientnet", (28, 28, 1)
+    module = backbones.build(name, input_shape=shape, num_classes=10).eval()
     images, order = bars(200), np.random.default_rng(1).permutation(200)
     alone = embedder_of(module, workers=1).features(images)
     with torch.inference_mode():

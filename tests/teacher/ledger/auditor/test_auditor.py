@@ -174,10 +174,16 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "an analyst twice": ("names an analyst", lambda e: [e[0], *[("analyst", ANN)] * 2]),
     "nothing": ("no first entry", lambda e: []),
 }  # fmt: skip
+# What a teacher does not ask as it opens a file, but of its mechanisms, or before a charge.
+OPENED = (
+    "unknown curve", "plan over budget", "unsafe", "an unknown mechanism", "a query without a hash",
+    "a winner although the screening said no", "a winner without a screening", "a sigma of 0",
+    "a sampling probability of true", "a cheaper price", "nothing",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forgery_with_fresh_hashes_is_found(path, name):
+def test_a_forgery_with_fresh_hashes_is_found_and_no_teacher_goes_on_with_it(path, name):
     before, (problem, forge) = entries(path), FORGERIES[name]
     rechain(path, before)
     assert audit(path).consistent  # the forger's hashes are good
@@ -187,6 +193,9 @@ def test_a_forgery_with_fresh_hashes_is_found(path, name):
     assert found.epsilon is found.pooled is None
     assert found.certificates == {}
     assert all(line.isprintable() and len(line) < 500 for line in found.problems)
+    if name not in OPENED:
+        with pytest.raises(LedgerMismatch):
+            Ledger(path)
 
 
 def nothing(*arguments):
@@ -277,23 +286,6 @@ def test_many_problems_are_counted(path):
     found = audit(path).problems
     assert len(found) == 21
     assert found[-1] == "and 30 problems more"
-
-
-def test_what_the_auditor_refuses_the_teacher_refuses(path):
-    """What no mechanism is asked for: form, types, order, caps, bits and classes."""
-    before = entries(path)
-    shared = (
-        "count: NaN", "count: infinity", "count: true", "count: 3.0", "a repeated key",
-        "another form", "a repeated key within", "two genesis", "a later genesis",
-        "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
-        "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded",
-        "unknown kind", "an adversary left out", "an adversary softened", "an adversary of null",
-        "an adversary of one line more", "a register with charges", "an analyst in a budget",
-    )  # fmt: skip
-    for name in shared:
-        rechain(path, FORGERIES[name][1](before))
-        with pytest.raises(LedgerMismatch):
-            Ledger(path)
 
 
 def test_an_older_copy_or_a_forged_history_misses_the_expected_head(path):
