@@ -172,8 +172,7 @@ def test_other_labels_without_noise_are_found_by_their_loss(tmp_path: Path, kind
 
 def test_files_of_a_table_are_named_as_the_runs_rows_are(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for seed, (file, count) in enumerate({"a": 240, "b": 120, "c": 200}.items()):
-        tiny.write_table(tmp_path / f"{file}.csv", count, seed)
+    tiny.write_tables(a=240, b=120, c=200)
     command = "run --private a.csv --public b.csv --test c.csv --label kind --epsilon 5 --quiet"
     command += " --run_dir run --mechanism.kind private_linear --student.steps 20 --threads 1"
     assert pipeline.main(command.split()) == 0

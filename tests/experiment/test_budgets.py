@@ -177,10 +177,9 @@ def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(monkeypatch, 
 
 
 def test_other_settings_of_the_same_rows_are_no_new_budget(capsys) -> None:
-    linear = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
-    assert pipeline.main([*RUN, *linear, "--epsilon", "8"]) == 0
+    assert pipeline.main([*RUN, *LINEAR, "--epsilon", "8"]) == 0
     capsys.readouterr()
-    assert pipeline.main([*RUN, *linear[:-1], "3", "--epsilon", "8"]) == 2
+    assert pipeline.main([*RUN, *LINEAR[:-1], "3", "--epsilon", "8"]) == 2
     assert "Continue with those settings" in capsys.readouterr().err
     assert ledgers() == ["data.npz.custodian"]
 
@@ -238,9 +237,7 @@ def test_predictions_and_changes_of_own_rows_use_the_directory_beside_them() -> 
 
 
 def test_queries_of_a_table_are_a_table_and_arrays_are_refused_before_the_charge(capsys) -> None:
-    for name, count, seed in (("private", 300, 1), ("public", 60, 2), ("test", 60, 3)):
-        tiny.write_table(Path(f"{name}.csv"), count, seed)
-    files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
+    files = named(tiny.write_tables(1, private=300, public=60, test=60))
     command = ["predict", *files, "--label", "kind", "--epsilon", "1000", *LINEAR[:2]]
     command += ["--mechanism.steps", "6", "--out", "a.npz"]
     np.savez("q.npz", x=np.ones((3, tiny.DIMENSIONS), dtype=np.float32))

@@ -226,7 +226,10 @@ MISTAKES: dict[str, tuple[lw.Data, str]] = {
         lw.Data((X, [0, 1] * 3), X.copy(), (X.copy(), [0, 1] * 3), person="u"),
         "an id for",
     ),
-    "ids of paths": (lw.Data("a.csv", "b.csv", person=[1, 2]), "the name of a column"),
+    "ids of paths": (
+        lw.Data("a.csv", "b.csv", person=[1, 2]),
+        "`person` must be the name of a column",
+    ),
     "one array": (lw.Data((FRAME, None), X, FRAME.copy()), "`public` must be a data frame"),
 }
 
