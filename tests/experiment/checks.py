@@ -69,6 +69,15 @@ def receipt() -> dict[str, Any]:
     return json.loads(Path("a.receipt.json").read_text())
 
 
+def check_known(head: str) -> None:
+    """The same run and a prediction by it pay for nothing beyond the ledger's entry ``head``."""
+    assert run() == 0
+    assert summary()["ledger_head"] == head
+    assert predict() == 0
+    assert receipt()["charged"] == {"sum": 0}
+    assert receipt()["ledger_head"] == head
+
+
 def stored(path: str) -> dict[str, np.ndarray]:
     """A file of arrays."""
     with np.load(path) as arrays:
