@@ -30,6 +30,11 @@ def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFi
     assert not any(text.startswith(("labelwall", "Traceback")) for text in before)
 
 
+def killed(*_: object, **__: object) -> None:
+    """In place of a function: the process ends before it does anything."""
+    raise KeyboardInterrupt
+
+
 def run(*options: str) -> int:
     return pipeline.main([*RUN, *options])
 
@@ -62,6 +67,15 @@ def summary(run_dir: str = "out") -> dict[str, Any]:
 def receipt() -> dict[str, Any]:
     """That of a prediction."""
     return json.loads(Path("a.receipt.json").read_text())
+
+
+def check_known(head: str) -> None:
+    """The same run and a prediction by it pay for nothing beyond the ledger's entry ``head``."""
+    assert run() == 0
+    assert summary()["ledger_head"] == head
+    assert predict() == 0
+    assert receipt()["charged"] == {"sum": 0}
+    assert receipt()["ledger_head"] == head
 
 
 def stored(path: str) -> dict[str, np.ndarray]:

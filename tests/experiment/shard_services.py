@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.custody.opening import custody
 from labelwall.teacher.custody.serving import app_of
+from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.client import RemoteTeacher
@@ -24,6 +25,7 @@ from tests.teacher.service.tiny import Made, served
 PROGRAM = PROGRAMS / "tape_serve.py"
 SPEC = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
 LONG = 300.0  # seconds after which a test gives up
+LOCAL = ServiceConfig(port=0)
 
 
 def token(store: Path) -> str:
@@ -64,13 +66,20 @@ def serving(
 
 
 @contextmanager
-def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
-    """The URL of the same service in a thread of this process, over rows that are not in shards."""
-    side = replace(placed_config(folder).private_side(), custodian_dir=str(store))
-    opened = custody(side, unsafe=True)
-    app = app_of(side, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1))
+def in_a_thread(
+    config: Config, store: Path, entropy: Entropy, service: ServiceConfig = LOCAL
+) -> Iterator[str]:
+    """The URL of a service of the configuration's private rows in a thread of this process."""
+    side = replace(config.private_side(), custodian_dir=str(store))
+    opened = custody(side, unsafe=entropy.unsafe)
+    app = app_of(side, service, opened, Keys(store), entropy)
     with served(Made(app, opened, {})) as url:
         yield url
+
+
+def in_one_piece(folder: Path, store: Path) -> AbstractContextManager[str]:
+    """The service of ``serving`` in a thread of this process, its rows in one piece."""
+    return in_a_thread(placed_config(folder), store, SeededNoise(1))
 
 
 def placed_config(folder: Path) -> Config:

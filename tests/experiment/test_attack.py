@@ -1,8 +1,10 @@
 """An attack on a released model finds what was memorised, and nothing beyond the proved bound."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -30,22 +32,19 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), labels
 
 
+def release(folder: Path, split: lw.Data, kind: str, **more: Any) -> None:
+    """A run at epsilon 1 beside its private rows, by a plan of its own: none is rehearsed."""
+    settings = {"mechanism": {"kind": kind, "steps": 4}, "rounds": [{}], "features": "raw"}
+    settings |= {"student": {"steps": 40, "doubtful_folds": 0}, "threads": 1, "quiet": True}
+    settings |= {"expected_records": 400}
+    lw.fit(split, 1.0, run_dir=folder / "run", custody=folder / "custody", **settings, **more)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A run's folder at epsilon 1, beside its private rows."""
     folder = tmp_path_factory.mktemp("attacked")
     data = lw.Data(rows(600, 1), rows(100, 2)[0], rows(300, 3))
-    lw.fit(
-        data,
-        1.0,
-        run_dir=folder / "run",
-        custody=folder / "custody",
-        mechanism={"kind": "private_linear"},
-        features="raw",
-        student={"steps": 40, "doubtful_folds": 0},
-        threads=1,
-        quiet=True,
-    )
+    release(folder, data, "private_linear")
     return folder
 
 
@@ -62,6 +61,20 @@ def content(folder: Path) -> dict[Path, bytes]:
 def memorised() -> tuple[np.ndarray, np.ndarray]:
     """Rows with labels that only memory gives."""
     return rows(MEMBERS, 1)[0], np.random.default_rng(9).integers(0, 2, MEMBERS)
+
+
+def by_heart(run: Path, x: np.ndarray, goal: torch.Tensor, loss: Callable[..., Any]) -> None:
+    """Put a network that has learned ``goal`` of these rows in the place of a run's student."""
+    info = load(run).info
+    torch.manual_seed(0)
+    network = networks.build("mlp", input_shape=(D,), num_classes=info.labels.outputs)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    for _ in range(300):
+        optimiser.zero_grad()
+        loss(network(torch.tensor(x)), goal).backward()
+        optimiser.step()
+    file = pack(replace(info, backbone="mlp"), safetensors.torch.save(network.state_dict()))
+    (run / "student.safetensors").write_bytes(file)
 
 
 def test_a_private_model_tells_no_more_than_is_proved_and_nothing_is_written(finished) -> None:
@@ -102,18 +115,8 @@ def test_a_linear_model_without_noise_is_found(run: Path) -> None:
 
 
 def test_a_network_without_noise_is_found_by_its_loss(run: Path, capsys) -> None:
-    student, (x, y) = load(run), memorised()
-    torch.manual_seed(0)
-    network = networks.build("mlp", input_shape=(D,), num_classes=2)
-    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
-    for _ in range(150):
-        loss = torch.nn.functional.cross_entropy(network(torch.tensor(x)), torch.tensor(y))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    info = replace(student.info, backbone="mlp")
-    file = pack(info, safetensors.torch.save(network.state_dict()))
-    (run / "student.safetensors").write_bytes(file)
+    x, y = memorised()
+    by_heart(run, x, torch.tensor(y), torch.nn.functional.cross_entropy)
     np.savez(run.parent / "members.npz", x=x, y=y)
     command = ["attack", "--run_dir", str(run), "--members", str(run.parent / "members.npz")]
     assert pipeline.main(command) == 0
@@ -133,37 +136,17 @@ def test_other_labels_without_noise_are_found_by_their_loss(tmp_path: Path, kind
         return x, 2.0 * y if kind == "value" else np.column_stack([y, 1 - y])
 
     about: dict = {"labels": kind} | ({"bounds": [-1, 3]} if kind == "value" else {})
-    data = lw.Data(labelled(400, 1), labelled(100, 2)[0], labelled(300, 3))
-    lw.fit(
-        data,
-        1.0,
-        run_dir=tmp_path / "run",
-        custody=tmp_path / "custody",
-        data=about,
-        mechanism={"kind": "private_linear" + {"value": "_value"}.get(kind, "_attributes")},
-        features="raw",
-        student={"steps": 40, "doubtful_folds": 0},
-        threads=1,
-        quiet=True,
-    )
+    rows_of = lw.Data(labelled(400, 1), labelled(100, 2)[0], labelled(300, 3))
+    release(tmp_path, rows_of, f"private_linear_{kind}", data=about)
     found = lw.attack(tmp_path / "run").rows[1]
     assert found["low"] <= found["bound"]
-    student, (x, y) = load(tmp_path / "run"), memorised()
+    x, y = memorised()
     truth = np.where(y == 1, 2.0, 0.0) if kind == "value" else np.column_stack([y, 1 - y])
-    torch.manual_seed(0)
-    outputs = student.info.labels.outputs
-    network = networks.build("mlp", input_shape=(D,), num_classes=outputs)
-    goal = (truth[:, None] - 1) / 2 if kind == "value" else truth
-    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    goal = torch.tensor((truth[:, None] - 1) / 2 if kind == "value" else truth).float()
     loss = {"value": torch.nn.functional.mse_loss}.get(
         kind, torch.nn.functional.binary_cross_entropy_with_logits
     )
-    for _ in range(300):
-        optimiser.zero_grad()
-        loss(network(torch.tensor(x)), torch.tensor(goal).float()).backward()
-        optimiser.step()
-    file = pack(replace(student.info, backbone="mlp"), safetensors.torch.save(network.state_dict()))
-    (tmp_path / "run" / "student.safetensors").write_bytes(file)
+    by_heart(tmp_path / "run", x, goal, loss)
     attacked = lw.attack(tmp_path / "run", members=(x, truth))
     assert attacked.method == LOSS
     assert attacked.rows[1]["true_positive_rate"] > 0.2
@@ -172,10 +155,10 @@ def test_other_labels_without_noise_are_found_by_their_loss(tmp_path: Path, kind
 
 def test_files_of_a_table_are_named_as_the_runs_rows_are(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for seed, (file, count) in enumerate({"a": 240, "b": 120, "c": 200}.items()):
-        tiny.write_table(tmp_path / f"{file}.csv", count, seed)
+    tiny.write_tables(a=240, b=120, c=200)
     command = "run --private a.csv --public b.csv --test c.csv --label kind --epsilon 5 --quiet"
-    command += " --run_dir run --mechanism.kind private_linear --student.steps 20 --threads 1"
+    command += " --run_dir run --mechanism.kind private_linear --mechanism.steps 20"
+    command += " --rounds [{}] --student.steps 20 --threads 1"
     assert pipeline.main(command.split()) == 0
     pandas.read_csv("c.csv").to_parquet("c.parquet")
     own, named = lw.attack("run"), lw.attack("run", members="a.csv", nonmembers="c.parquet")

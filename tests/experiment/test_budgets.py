@@ -48,36 +48,28 @@ PREDICT = ["predict", *RUN[1:], "--queries", "q.npz", "--out", "a.npz"]
 LINEAR = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        RUN,
-        [*RUN, "--quiet"],
-        [*RUN, "--isolate"],
-        [*RUN, "--isolate", "--quiet"],
-        PREDICT,
-        ["data"],
-    ],
-)
-def test_every_way_to_another_budget_says_the_sum(command: list[str], capfd) -> None:
+WAYS = [RUN, [*RUN, "--quiet"], [*RUN, "--isolate"], [*RUN, "--isolate", "--quiet"], PREDICT]
+
+
+def test_every_way_to_another_budget_says_the_sum(capfd) -> None:
     np.savez("q.npz", x=tiny.rows(5, 9)[0])
-    first = [*RUN, *LINEAR, "--epsilon", "1", "--custodian_dir", "first"]
-    assert pipeline.main(first) == 0
+    assert pipeline.main([*RUN, *LINEAR, "--epsilon", "1", "--custodian_dir", "first"]) == 0
+    assert pipeline.main(["data", "--data", "data.npz"]) == 0  # spends nothing
     assert "add up" not in capfd.readouterr().err
-    options = [*LINEAR, "--epsilon", "2", "--custodian_dir", "second"]
-    more = ["--run_dir", "runs/b"] if command[0] == "run" else []
-    if command == ["data"]:  # spends nothing
-        command, options, more = ["data", "--data", "data.npz"], [], []
-    assert pipeline.main([*command, *options, *more]) == 0
-    told = "2 budgets for the same records add up: epsilon 1 + 2 = 3 at delta 2e-05"
-    assert (told in capfd.readouterr().err) == bool(options)
-    third = [*RUN, *LINEAR, "--epsilon", "4", "--run_dir", "runs/c"]
-    assert pipeline.main(third) == 0  # beside the rows
-    sums = "epsilon 1 + 2 + 4 = 7" if options else "epsilon 1 + 4 = 5"
-    assert sums in capfd.readouterr().err
-    shutil.rmtree("first")  # what was released stays released
-    assert pipeline.main(third) == 0
-    assert sums in capfd.readouterr().err
+    terms = "1"
+    for count, command in enumerate(WAYS, 2):
+        more = ["--run_dir", f"runs/{count}"] if command[0] == "run" else []
+        more += ["--epsilon", "2", "--custodian_dir", f"{count}.custody"]
+        assert pipeline.main([*command, *LINEAR, *more]) == 0
+        terms += " + 2"
+        sums = f"epsilon {terms} = {2 * count - 1} at delta {count}e-05"
+        told = f"{count} budgets for the same records add up: {sums}"
+        assert told in capfd.readouterr().err
+    last = [*RUN, *LINEAR, "--epsilon", "4", "--run_dir", "runs/c"]
+    for _ in range(2):
+        assert pipeline.main(last) == 0  # beside the rows
+        assert f"epsilon {terms} + 4 = 15" in capfd.readouterr().err
+        shutil.rmtree("first", ignore_errors=True)  # what was released stays released
 
 
 def test_a_comparison_and_a_service_say_the_sum(capsys, monkeypatch) -> None:
@@ -177,10 +169,9 @@ def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(monkeypatch, 
 
 
 def test_other_settings_of_the_same_rows_are_no_new_budget(capsys) -> None:
-    linear = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
-    assert pipeline.main([*RUN, *linear, "--epsilon", "8"]) == 0
+    assert pipeline.main([*RUN, *LINEAR, "--epsilon", "8"]) == 0
     capsys.readouterr()
-    assert pipeline.main([*RUN, *linear[:-1], "3", "--epsilon", "8"]) == 2
+    assert pipeline.main([*RUN, *LINEAR[:-1], "3", "--epsilon", "8"]) == 2
     assert "Continue with those settings" in capsys.readouterr().err
     assert ledgers() == ["data.npz.custodian"]
 
@@ -238,9 +229,7 @@ def test_predictions_and_changes_of_own_rows_use_the_directory_beside_them() -> 
 
 
 def test_queries_of_a_table_are_a_table_and_arrays_are_refused_before_the_charge(capsys) -> None:
-    for name, count, seed in (("private", 300, 1), ("public", 60, 2), ("test", 60, 3)):
-        tiny.write_table(Path(f"{name}.csv"), count, seed)
-    files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
+    files = named(tiny.write_tables(1, private=300, public=60, test=60))
     command = ["predict", *files, "--label", "kind", "--epsilon", "1000", *LINEAR[:2]]
     command += ["--mechanism.steps", "6", "--out", "a.npz"]
     np.savez("q.npz", x=np.ones((3, tiny.DIMENSIONS), dtype=np.float32))

@@ -152,8 +152,9 @@ def test_tables_of_arrow_are_read_as_frames(tmp_path: Path) -> None:
     assert kept[0] == kept[1] == kept[2]
     assert len(kept[0]) == 3
     assert types == ["int"] * 3
-    more = {"mechanism": {"kind": "private_linear"}, "custody": tmp_path / "custody"}
-    more |= {"student": {"steps": 20}, "threads": 1, "quiet": True}
+    more = {"mechanism": {"kind": "private_linear", "steps": 10}, "rounds": [{}]}
+    more |= {"custody": tmp_path / "custody", "threads": 1, "quiet": True}
+    more |= {"student": {"steps": 20}}
     model = lw.fit(lw.Data(*tables), 5.0, run_dir=tmp_path / "run", **more)
     assert model.score(pairs[2][0], pairs[2][1]) > 0.7
     found = model.evaluate(pairs[2][0], tables[2]["label"], groups=tables[2]["w"])
@@ -226,7 +227,10 @@ MISTAKES: dict[str, tuple[lw.Data, str]] = {
         lw.Data((X, [0, 1] * 3), X.copy(), (X.copy(), [0, 1] * 3), person="u"),
         "an id for",
     ),
-    "ids of paths": (lw.Data("a.csv", "b.csv", person=[1, 2]), "the name of a column"),
+    "ids of paths": (
+        lw.Data("a.csv", "b.csv", person=[1, 2]),
+        "`person` must be the name of a column",
+    ),
     "one array": (lw.Data((FRAME, None), X, FRAME.copy()), "`public` must be a data frame"),
 }
 

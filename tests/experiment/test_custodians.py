@@ -20,22 +20,17 @@ from labelwall.experiment.run.custodians import Custodians
 from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.teachers import KEY
-from labelwall.teacher.custody.opening import custody
-from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from tests.experiment import tiny
-from tests.experiment.shard_services import PROGRAM, placed_config, token
+from tests.experiment.shard_services import PROGRAM, in_a_thread, placed_config, token
 from tests.experiment.test_cluster import free_ports
 from tests.programs import environment
 from tests.seeded_noise import SeededNoise
-from tests.teacher.service.tiny import Made, served
 
 SUMS = {"kind": "private_linear", "steps": 2, "noise_multiplier": 0.5}
 OTHERS = {
@@ -124,21 +119,22 @@ def services(
             tiny.write(folder, **settings)
             private(folder, number)
             keys.append(token(store))
-            side = replace(placed_config(folder).private_side(), custodian_dir=str(store))
-            opened = custody(side, unsafe=False)
-            made = app_of(side, ServiceConfig(port=0), opened, Keys(store), SystemEntropy())
-            urls.append(stack.enter_context(served(Made(made, opened, {}))))
+            running = in_a_thread(placed_config(folder), store, SystemEntropy())
+            urls.append(stack.enter_context(running))
         yield urls, keys
+
+
+def fit(epsilon: float, urls: list[str], **more: Any) -> lw.Model:
+    """A student of the rows that all custodians see, by their services."""
+    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
+    student = {"steps": 20, "doubtful_folds": 0}
+    return lw.fit(data, epsilon, run_dir="run", teachers=urls, student=student, quiet=True, **more)
 
 
 def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path, monkeypatch):
     """It is asked no more, also where it is back; the others are charged once."""
-    public, test = tiny.rows(40, 2), tiny.rows(30, 3)
-    data = lw.Data(None, public[0], test)
-    settings = {"student": {"steps": 20, "doubtful_folds": 0}}
     with services(tmp_path, 2) as (urls, keys):
         monkeypatch.setenv(KEY, ",".join(keys))
-        how = {"run_dir": tmp_path / "run", "teachers": urls, "quiet": True, **settings}
         count, calls = RemoteTeacher.count, Counter[str]()
 
         def failing(remote: RemoteTeacher, matrix: Matrix) -> NoisyCounts:
@@ -152,8 +148,8 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
 
         monkeypatch.setattr(RemoteTeacher, "count", failing)
         with pytest.raises(KeyboardInterrupt):
-            lw.fit(data, 1000.0, **how)
-        model = lw.fit(data, 1000.0, **how)
+            fit(1000.0, urls)
+        model = fit(1000.0, urls)
     assert calls[urls[1]] == 2
     first, second = model.summary.custodians
     assert (first.left_out, second.left_out) == (None, "down")
@@ -177,7 +173,6 @@ def mangled(reply: httpx.Response, kind: str) -> httpx.Response:
 
 @pytest.mark.parametrize("kind", ["page", "empty", "deep", "receipt"])
 def test_one_that_says_what_is_no_reply_is_left_out(tmp_path, monkeypatch, kind):
-    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
     with services(tmp_path, 2) as (urls, keys):
         monkeypatch.setenv(KEY, ",".join(keys))
         request, counted = httpx.Client.request, list[int]()
@@ -190,8 +185,7 @@ def test_one_that_says_what_is_no_reply_is_left_out(tmp_path, monkeypatch, kind)
             return reply
 
         monkeypatch.setattr(httpx.Client, "request", other)
-        settings = {"student": {"steps": 20, "doubtful_folds": 0}}
-        model = lw.fit(data, 1000.0, run_dir="run", teachers=urls, quiet=True, **settings)
+        model = fit(1000.0, urls)
     assert len(counted) == 1
     first, second = model.summary.custodians
     assert first.left_out is None
@@ -199,11 +193,10 @@ def test_one_that_says_what_is_no_reply_is_left_out(tmp_path, monkeypatch, kind)
 
 
 def test_two_services_of_one_data_set_are_refused_before_anything_is_asked(tmp_path, monkeypatch):
-    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
     with services(tmp_path, 1) as ([url], [key]):
         monkeypatch.setenv(KEY, f"{key},{key}")
         with pytest.raises(InvalidInput, match="different data sets") as error:
-            lw.fit(data, 1000.0, run_dir="run", teachers=[url, f"{url}/"], quiet=True)
+            fit(1000.0, [url, f"{url}/"])
     assert url in str(error.value)
     [store] = tmp_path.glob("store_*")
     assert audit(store / "ledger.sqlite").charged.get("0/sum", 0) == 0
@@ -223,16 +216,12 @@ PARTS = {"epsilon": 1000.0, "delta": 1e-6, "periods": 3, "reserve": 0.3}
     ids=["sums", "votes", "budgets"],
 )
 def test_fit_asks_by_the_plan_of_the_services(tmp_path, monkeypatch, settings):
-    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
-    how: dict[str, Any] = {"student": {"steps": 20, "doubtful_folds": 0}, "quiet": True}
-    if "ind_knn" in str(settings):
-        how["rounds"] = settings["rounds"]
+    how = {"rounds": settings["rounds"]} if "ind_knn" in str(settings) else {}
     with services(tmp_path, 1, {**OTHERS, "evaluate": {}, **settings}) as (urls, keys):
         monkeypatch.setenv(KEY, keys[0])
-        how |= {"run_dir": tmp_path / "run", "teachers": urls}
         with pytest.raises(InvalidInput, match=r"budget\.epsilon` must be at least"):
-            lw.fit(data, 0.1, **how)
-        first = lw.fit(data, 5000.0, **how)
+            fit(0.1, urls, **how)
+        first = fit(5000.0, urls, **how)
         plan = RunFolder(tmp_path / "run").plan()
         assert first.epsilon_ <= plan.epsilon < 5000.0
         assert first.delta_ == plan.delta
@@ -240,20 +229,17 @@ def test_fit_asks_by_the_plan_of_the_services(tmp_path, monkeypatch, settings):
         if "budget" in settings:
             first.update(quiet=True)
             assert audit(first.path / "ledger.sqlite").charged != charged
-        again = lw.fit(data, 5000.0, **how)  # is finished
+        again = fit(5000.0, urls, **how)  # is finished
         assert len(again.summary.rounds) == 1 + ("budget" in settings)
 
 
 @pytest.mark.parametrize("call", ["budget", "export"])
 def test_a_run_begins_without_the_first_custodian_where_it_is_down(tmp_path, monkeypatch, call):
     """The report is of the other's ledger; a key that is wrong is corrected first."""
-    public, test = tiny.rows(40, 2), tiny.rows(30, 3)
-    settings = {"student": {"steps": 20, "doubtful_folds": 0}}
     with services(tmp_path, 2) as (urls, keys):
-        how = {"run_dir": tmp_path / "run", "teachers": urls, "quiet": True, **settings}
         monkeypatch.setenv(KEY, f"{keys[1]},{keys[1]}")
         with pytest.raises(Refused):
-            lw.fit(lw.Data(None, public[0], test), 1000.0, **how)
+            fit(1000.0, urls)
         monkeypatch.setenv(KEY, ",".join(keys))
         real = getattr(RemoteTeacher, call)
 
@@ -264,7 +250,7 @@ def test_a_run_begins_without_the_first_custodian_where_it_is_down(tmp_path, mon
 
         monkeypatch.setattr(RemoteTeacher, call, failing)
         for _ in range(2):  # a finished run is the same
-            model = lw.fit(lw.Data(None, public[0], test), 1000.0, **how)
+            model = fit(1000.0, urls)
     first, second = model.summary.custodians
     assert (first.left_out, first.ledger_head) == ("down", None)
     assert second.left_out is None

@@ -29,9 +29,7 @@ NONSENSE = ("differ", "few records", "NaN", "nan")
 @pytest.fixture
 def tables(folder: Path) -> dict[str, str]:
     """A private and a test table of three clusters."""
-    for seed, (name, count) in enumerate((("private", 300), ("test", 60))):
-        tiny.write_table(Path(f"{name}.csv"), count, seed)
-    return {name: f"{name}.csv" for name in ("private", "test")}
+    return tiny.write_tables(private=300, test=60)
 
 
 def check_told(said: str, text: str) -> None:
@@ -94,8 +92,7 @@ def test_one_file_without_public_rows(tables: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_a_method_is_rehearsed_on_drawn_rows(folder: Path) -> None:
-    for seed, (name, count) in enumerate((("private", 300), ("test", 120))):
-        tiny.write_table(Path(f"{name}.csv"), count, seed)
+    tiny.write_tables(private=300, test=120)
     data = lw.Data(private="private.csv", public="box", test="test.csv", label="kind")
     price = lw.plan(data, epsilon=8.0, data={"drawn": 300}, features="raw", quiet=True)
     assert price.fields["candidates"][0]["mechanism"]["kind"] == "private_linear"

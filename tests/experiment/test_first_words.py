@@ -34,9 +34,7 @@ def test_public_rows_that_do_not_differ(count: int, capsys) -> None:
 
 
 def test_unknown_columns_to_ignore(capsys) -> None:
-    for seed, split in enumerate(("private", "public", "test")):
-        tiny.write_table(Path(f"{split}.csv"), 200, seed)
-    rows = named({split: f"{split}.csv" for split in ("private", "public", "test")})
+    rows = named(tiny.write_tables(private=200, public=200, test=200))
     command = ["plan", *rows, "--label", "kind", "--mechanism.kind", "gnmax", "--data.ignore"]
     check_one_error([*command, "[x7x]"], "Found 'x7x'. Did you mean 'x7'?", capsys)
     check_one_error(

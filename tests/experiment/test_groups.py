@@ -23,7 +23,8 @@ from tests.experiment.checks import check_one_error
 
 GROUPS = ("A", "b|c", "")
 COMMAND = "run --private a.csv --public b.csv --test c.csv --label kind --epsilon 5 --quiet"
-COMMAND += " --run_dir run --mechanism.kind private_linear --student.steps 20 --threads 1"
+COMMAND += " --run_dir run --mechanism.kind private_linear --mechanism.steps 20 --rounds [{}]"
+COMMAND += " --student.steps 20 --threads 1"
 
 
 @pytest.fixture

@@ -20,16 +20,8 @@ from tests.experiment.checks import check_one_error, named, shown, summary
 
 pytestmark = pytest.mark.usefixtures("folder")
 SMALL = ["--student.steps", "5", "--student.doubtful_folds", "0", "--threads", "1"]
-SMALL += [
-    "--workers",
-    "1",
-    "--expected_records",
-    "200",
-    "--run_dir",
-    "out",
-    "--custodian_dir",
-    "custody",
-]
+SMALL += ["--workers", "1", "--expected_records", "200"]
+SMALL += ["--run_dir", "out", "--custodian_dir", "custody"]
 SPLITS = {"private": 200, "public": 48, "test": 100}
 
 
@@ -50,12 +42,6 @@ def arrays(labels: str) -> list[str]:
     bounds = ["--data.bounds", "[-4, 6]"] if labels == "value" else []
     names = ["--data.classes", "[some, more]"] if labels == "attributes" else []
     return ["--data", "rows.npz", "--data.labels", labels, *bounds, *names]
-
-
-def tables() -> list[str]:
-    for seed, (split, count) in enumerate(SPLITS.items()):
-        tiny.write_table(Path(f"{split}.csv"), count, seed)
-    return [*named({split: f"{split}.csv" for split in SPLITS}), "--label", "kind"]
 
 
 def files(kind: str) -> list[str]:
@@ -79,7 +65,7 @@ def files(kind: str) -> list[str]:
 
 ROWS = {
     "vectors": lambda: arrays("class"),
-    "table": tables,
+    "table": lambda: [*named(tiny.write_tables(**SPLITS)), "--label", "kind"],
     "grey": lambda: files("grey"),
     "colour": lambda: files("colour"),
     "texts": lambda: files("texts"),

@@ -42,9 +42,7 @@ def test_vectors_in_one_command(folder: Path, capsys) -> None:
 
 
 def test_tables_in_one_command(folder: Path, capsys) -> None:
-    files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
-    for seed, (name, count) in enumerate((("private", 200), ("public", 40), ("test", 30)), 1):
-        tiny.write_table(Path(f"{name}.csv"), count, seed)
+    files = named(tiny.write_tables(1, private=200, public=40, test=30))
     assert pipeline.main(["run", *files, "--label", "kind", "--epsilon", "8", *QUICK]) == 0
     (run_dir,) = [path for path in Path("runs").iterdir() if path.suffix == ""]
     accuracy = summary(str(run_dir))["test_accuracy"]

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,11 @@ from labelwall import pipeline
 from labelwall.experiment.config.settings import config_of
 from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.teachers import KEY
-from labelwall.teacher.custody.opening import custody
-from labelwall.teacher.custody.serving import app_of
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.console import Console
-from tests.experiment.shard_services import token
+from tests.experiment.shard_services import in_a_thread, token
 from tests.experiment.test_refined import MODEL, images, ran, settings
-from tests.teacher.service.tiny import Made, served
 
 __all__ = ["settings"]  # a fixture
 BESIDE = f"beside/pretrained/{MODEL}@32"
@@ -103,12 +98,9 @@ def test_two_custodians_by_services(settings, tmp_path, monkeypatch) -> None:
             np.savez(path, **(arrays | {"private_x": x, "private_y": y}))
             own = settings | {"data": settings["data"] | {"path": str(path)}}
             keys.append(token(store))
-            side = replace(config_of(own).private_side(), custodian_dir=str(store))
-            opened = custody(side, unsafe=False)
-
             service = ServiceConfig(port=0, backbones=[f"timm/{MODEL}"])
-            made = app_of(side, service, opened, Keys(store), SystemEntropy())
-            urls.append(stack.enter_context(served(Made(made, opened, {}))))
+            running = in_a_thread(config_of(own), store, SystemEntropy(), service)
+            urls.append(stack.enter_context(running))
         monkeypatch.setenv(KEY, ",".join(keys))
         asked = config_of(settings | {"teacher": urls})
         run(asked, out, entropy=None, console=Console(quiet=True))

@@ -15,7 +15,7 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK, RUN, check_one_error, run, shown, summary
+from tests.experiment.checks import QUICK, RUN, check_one_error, killed, run, shown, summary
 
 pytestmark = pytest.mark.usefixtures("one_budget")
 VALUES = {"source": "arrays", "labels": "value", "bounds": [-10, 30], "path": "data.npz"}
@@ -152,8 +152,8 @@ def test_a_kill_between_the_releases_and_the_stop_pays_nothing_twice(
 ) -> None:
     _, release, first, whole = KINDS[name]
     mended = write(name)
-    with monkeypatch.context() as killed:
-        killed.setattr(stopping, "write", lambda *_: exec("raise KeyboardInterrupt"))
+    with monkeypatch.context() as patched:
+        patched.setattr(stopping, "write", killed)
         assert pipeline.main([*RUN, *QUICK]) != 0
     assert spent()[release] == first
     stops(capsys)

@@ -76,11 +76,8 @@ def test_a_run_learns_bent_classes_and_is_continued_used_and_exported(folder: Pa
     for file in ("metrics.json", "answers.npz", FEATURES, CLASSIFIER):  # killed after the charges
         (out.round(1) / file).unlink()
     out.summary.unlink()
-    assert checks.run() == 0
-    assert checks.summary()["ledger_head"] == told["ledger_head"]
+    checks.check_known(told["ledger_head"])
     assert (out.path / "student.safetensors").read_bytes() == weights
-    assert checks.predict() == 0
-    assert checks.receipt()["charged"] == {"sum": 0}
 
 
 def test_trees_without_labels_that_are_learned_are_one_line(folder: Path, capsys) -> None:

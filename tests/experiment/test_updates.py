@@ -19,7 +19,7 @@ from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK, check_one_error, run, shown, summary
+from tests.experiment.checks import QUICK, check_one_error, killed, run, shown, summary
 from tests.programs import environment
 
 pytestmark = pytest.mark.usefixtures("one_budget")
@@ -95,11 +95,8 @@ def test_a_run_without_periods_has_no_update(folder, capsys):
 
 
 def test_an_update_killed_before_its_report_is_finished_by_the_same_command(finished, monkeypatch):
-    def kill(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr("labelwall.experiment.report.report.write_report", kill)
+        patched.setattr("labelwall.experiment.report.report.write_report", killed)
         assert pipeline.main([*UPDATE]) == 130
     two = {(0, "sum"): STEPS, (1, "sum"): STEPS}
     assert (spent(), len(summary()["periods"])) == (two, 2)
@@ -112,13 +109,8 @@ def test_an_update_killed_before_its_report_is_finished_by_the_same_command(fini
 
 @pytest.mark.parametrize("killed_by", ["update", "run"])
 def test_a_killed_update_continues_at_no_second_charge(finished, monkeypatch, killed_by):
-    from labelwall.experiment.run import rounds
-
-    def kill(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(rounds, "learn", kill)
+        patched.setattr("labelwall.experiment.run.rounds.learn", killed)
         assert pipeline.main([*UPDATE]) == 130
     assert spent()[1, "sum"] == STEPS  # all sums are paid for, and none is asked again
     again = [*UPDATE] if killed_by == "update" else ["run", "--config", "config.yaml"]
@@ -196,23 +188,16 @@ def test_all_updates_together_have_the_reserve(folder, reserve):
     assert again.asked_score(3) == solved(config.schedule).asked_score(3)
 
 
-def test_a_larger_first_part_is_spent_by_its_own_noise(folder):
-    budget = {"epsilon": 8.0, "delta": 1e-5, "periods": 2, "reserve": 0.3}
+@pytest.mark.parametrize(("periods", "reserve"), [(3, None), (2, 0.3)])
+def test_each_period_buys_a_score_by_the_noise_of_its_part(folder, periods, reserve):
+    budget = {"epsilon": 8.0, "delta": 1e-5, "periods": periods, "reserve": reserve}
     configured(budget=budget, evaluate={"share": 0.2})
     assert run(*QUICK) == 0
     other_rows()
     assert pipeline.main([*UPDATE]) == 0
     assert spent() == {(0, "sum"): STEPS, (1, "score"): 1, (2, "sum"): STEPS, (3, "score"): 1}
-    assert lw.audit("out/ledger.sqlite").consistent
-
-
-def test_a_score_is_bought_in_each_period(folder):
-    configured(evaluate={"share": 0.2})
-    assert run(*QUICK) == 0
-    other_rows()
-    assert pipeline.main([*UPDATE]) == 0
-    assert spent() == {(0, "sum"): STEPS, (1, "score"): 1, (2, "sum"): STEPS, (3, "score"): 1}
     assert all(entry["private_score"] is not None for entry in summary()["periods"])
+    assert lw.audit("out/ledger.sqlite").consistent
 
 
 def test_what_a_kill_between_charge_and_record_cost_is_said(folder, capsys, monkeypatch):
@@ -242,12 +227,8 @@ def test_what_a_kill_between_charge_and_record_cost_is_said(folder, capsys, monk
 
 def test_where_a_kill_lost_the_only_release_the_error_says_it(folder, capsys, monkeypatch):
     configured(mechanism={"kind": "private_linear", "steps": 1}, budget={"epsilon": 8.0})
-
-    def kill(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "record", kill)
+        patched.setattr(Ledger, "record", killed)
         assert run(*QUICK) == 130
     command = ["run", "--config", "config.yaml", "--run_dir", "out", *QUICK]
     check_one_error(command, "never answered, as a call was cut off: 1 sum", capsys)
@@ -261,17 +242,11 @@ def test_rows_in_memory_are_replaced_for_an_update(folder):
     settings = yaml.safe_load(tiny.CONFIG)["student"] | {"doubtful_folds": 0}
     mechanism = {"kind": "private_linear", "steps": STEPS}
     arguments = {"custody": "custody", "run_dir": "run", "quiet": True, "threads": 1}
-    model = lw.fit(data, 8.0, periods=2, mechanism=mechanism, student=settings, **arguments)
+    arguments |= {"periods": 2, "mechanism": mechanism, "student": settings}
+    model = lw.fit(data, 8.0, **arguments)
     more = tiny.rows(300, 7)
     with pytest.raises(InvalidInput, match=r"model\.update"):
-        lw.fit(
-            lw.Data(more, public, test),
-            8.0,
-            periods=2,
-            mechanism=mechanism,
-            student=settings,
-            **arguments,
-        )
+        lw.fit(lw.Data(more, public, test), 8.0, **arguments)
     for name in ("private.npz.part", "killed.part/private.npz"):  # as a kill leaves them
         left = Path("custody/rows", name)
         left.parent.mkdir(exist_ok=True)
@@ -314,20 +289,12 @@ def test_rows_in_memory_are_replaced_by_one_rename(tmp_path, monkeypatch, kind):
     assert file.read_bytes() != old
 
 
-def test_persons_of_files_are_not_given_in_memory(tmp_path):
-    with pytest.raises(InvalidInput, match=r"person.*the name of a column"):
-        lw.Data("a.csv", "b.csv", person=[1, 2]).options(tmp_path)
-
-
 def test_a_period_that_a_kill_lost_whole_is_over_and_the_update_asks_the_next(
     folder, monkeypatch, capsys
 ):
-    def kill(*_, **__):
-        raise KeyboardInterrupt
-
     configured(mechanism={"kind": "private_linear", "steps": 1})
     with monkeypatch.context() as patched:  # after the charge, before the draw
-        patched.setattr("labelwall.teacher.mechanisms.sums.NoisySum.draw", kill)
+        patched.setattr("labelwall.teacher.mechanisms.sums.NoisySum.draw", killed)
         assert run(*QUICK) == 130
     assert spent() == {(0, "sum"): 1}
     again = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *QUICK]
@@ -335,7 +302,7 @@ def test_a_period_that_a_kill_lost_whole_is_over_and_the_update_asks_the_next(
         check_one_error(again, "`labelwall update` asks the next one", capsys)
         assert spent() == {(0, "sum"): 1}
     with monkeypatch.context() as patched:
-        patched.setattr("labelwall.experiment.run.rounds.learn", kill)
+        patched.setattr("labelwall.experiment.run.rounds.learn", killed)
         assert pipeline.main([*UPDATE]) == 130
     two = {(0, "sum"): 1, (1, "sum"): 1}
     for command in (again, again, UPDATE):  # the killed update, its result, and the next one

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 @pytest.fixture
 def table() -> list[str]:
-    for seed, split in enumerate(("private", "public", "test")):
-        tiny.write_table(Path(f"{split}.csv"), 200, seed)
-    return ["plan", *named({split: f"{split}.csv" for split in ("private", "public", "test")})]
+    return ["plan", *named(tiny.write_tables(private=200, public=200, test=200))]
 
 
 @pytest.mark.parametrize("word", ["-V", "--version", "version"])

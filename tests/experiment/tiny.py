@@ -46,6 +46,13 @@ def write_table(path: Path, n: int, seed: int) -> None:
     path.write_text("\n".join(map(",".join, [head, *lines])) + "\n")
 
 
+def write_tables(seed: int = 0, **counts: int) -> dict[str, str]:
+    """Tables of so many rows in the working folder, by seeds from ``seed`` on: places by name."""
+    for at, (name, count) in enumerate(counts.items(), seed):
+        write_table(Path(f"{name}.csv"), count, at)
+    return {name: f"{name}.csv" for name in counts}
+
+
 def configure(folder: Path = Path(), **changed: Any) -> None:
     """config.yaml in ``folder``, with settings in place of CONFIG's; None leaves one out."""
     settings = yaml.safe_load(CONFIG) | changed

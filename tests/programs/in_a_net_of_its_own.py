@@ -1,6 +1,6 @@
 """Commands in a network that only this process is in, with a name server that knows no name.
 
-    unshare --map-root-user --net --mount python in_a_net_of_its_own.py PYTHON-CODE
+    unshare --map-root-user --net --mount python in_a_net_of_its_own.py PYTHON-CODE SECONDS
 
 Prints as JSON which names were asked for, by whatever library, while the code ran and SECONDS after
 it, and which addresses outside the machine Python's sockets were told to reach.
@@ -17,7 +17,6 @@ import threading
 import time
 from pathlib import Path
 
-SECONDS = 12.0  # ONNX Runtime sends 10 seconds after it is loaded
 asked, reached = list[str](), list[str]()
 
 
@@ -49,5 +48,5 @@ with tempfile.TemporaryDirectory() as folder:
     threading.Thread(target=answer, args=(names,), daemon=True).start()
     sys.addaudithook(listen)
     exec(sys.argv[1])
-    time.sleep(SECONDS)
+    time.sleep(float(sys.argv[2]))
 print(json.dumps({"asked": sorted(set(asked)), "reached": reached}), flush=True)

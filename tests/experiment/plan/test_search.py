@@ -26,7 +26,7 @@ from labelwall.wall.datasets.data_config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress
-from tests.experiment.checks import check_one_error
+from tests.experiment.checks import check_one_error, killed
 from tests.experiment.checks import shown as printed
 from tests.experiment.plan import planning
 
@@ -156,9 +156,6 @@ def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
     with_private(config)
     out = config.parent / "out"
     command = ["run", "--config", str(config), "--run_dir", str(out)]
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:  # between the export of the ledger and config.yaml
         patched.setattr("labelwall.experiment.run.entry.write_file", killed)

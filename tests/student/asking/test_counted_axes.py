@@ -15,6 +15,18 @@ from tests.experiment import tiny
 from tests.student.asking.rounds import RECEIPT, planned
 
 
+class Counted:
+    """A first sum of so many records, of ``width`` numbers, and what was sent for it."""
+
+    def __init__(self, records: int, width: int) -> None:
+        self._sums, self.sent = np.zeros((1, width + 1), dtype=np.int64), list[np.ndarray]()
+        self._sums[0, -1] = records * COUNT
+
+    def __call__(self, matrix: Matrix) -> NoisyCounts:
+        self.sent.append(matrix.entries)
+        return NoisyCounts(self._sums, RECEIPT)
+
+
 def settings_of(features: str) -> PublicSide:
     return PublicSide(data=DataConfig("arrays", path="-"), features=features)
 
@@ -35,14 +47,7 @@ def settings_of(features: str) -> PublicSide:
 def test_axes_follow_from_the_count_of_a_first_sum(
     records, noise, kept, axes, features, most
 ) -> None:
-    sent = []
-
-    def count(matrix: Matrix) -> NoisyCounts:
-        sent.append(matrix.entries)
-        sums = np.zeros((1, (kept + 1) * tiny.CLASSES + 1), dtype=np.int64)
-        sums[0, -1] = records * COUNT
-        return NoisyCounts(sums, RECEIPT)
-
+    count = Counted(records, (kept + 1) * tiny.CLASSES)
     form = PrivateLinear(steps=20, noise_multiplier=noise, axes=kept).query_form
     on_axes = {"center": (0.0,) * 500, "axes": bytes(2 * 500 * kept)}
     spec = ExtractorSpec(features, (500,), tiny.CLASSES, **on_axes)
@@ -50,10 +55,10 @@ def test_axes_follow_from_the_count_of_a_first_sum(
     found = plan_by_count(count, planned(form), spec, plain, settings)
     assert (found and found.axes) == (axes and min(axes, most))
     assert found is None or found.features == features
-    assert not np.any(sent)
+    assert not np.any(count.sent)
     few = replace(form, steps=9)
     assert plan_by_count(count, planned(few), spec, plain, settings) is None  # too few to spare one
-    assert len(sent) == 1
+    assert len(count.sent) == 1
 
 
 @pytest.mark.parametrize(
@@ -69,11 +74,7 @@ def test_axes_follow_from_the_count_of_a_first_sum(
     ],
 )
 def test_plans_that_were_rehearsed_for_more_records_are_taken(records, noise, expected) -> None:
-    def count(matrix: Matrix) -> NoisyCounts:
-        sums = np.zeros((1, 41 * tiny.CLASSES + 1), dtype=np.int64)
-        sums[0, -1] = records * COUNT
-        return NoisyCounts(sums, RECEIPT)
-
+    count = Counted(records, 41 * tiny.CLASSES)
     form = PrivateLinear(steps=20, noise_multiplier=noise, axes=40).query_form
     spec = ExtractorSpec("raw", (500,), tiny.CLASSES, center=(0.0,) * 500, axes=bytes(40_000))
     more = [("bins", 20, 4_000), ("fourier", 60, 16_000)]
@@ -96,11 +97,7 @@ def test_plans_that_were_rehearsed_for_more_records_are_taken(records, noise, ex
     ],
 )
 def test_values_take_plans_that_were_rehearsed_for_more_records(records, steps, expected) -> None:
-    def count(matrix: Matrix) -> NoisyCounts:
-        sums = np.zeros((1, 5 + 1), dtype=np.int64)
-        sums[0, -1] = records * COUNT
-        return NoisyCounts(sums, RECEIPT)
-
+    count = Counted(records, 5)
     form = PrivateLinearValue(steps=steps, noise_multiplier=20.0, axes=4).query_form
     spec = ExtractorSpec("raw", (500,), 1, center=(0.0,) * 500, axes=bytes(4_000))
     plans = [CountedPlan(features="fourier", axes=16, records=4_000)]

@@ -79,21 +79,35 @@ def test_without_a_shift_nothing_is_lost(shares: list[float], monkeypatch) -> No
     assert right > before - 0.003
 
 
+RNG, CLASSES = np.random.default_rng(1), 3
+INPUTS = np.pad(RNG.normal(size=(2_000, 20)), ((0, 0), (0, 1)), constant_values=1.0)
+LOGITS = INPUTS @ RNG.normal(size=(21, CLASSES))
+
+
+def moment(likely: np.ndarray) -> Moment:
+    """A first gradient of rows such as INPUTS that have these probabilities, float64 [n, c]."""
+    equal = torch.full(likely.shape, 1 / CLASSES, dtype=torch.float64)
+    asked, inputs = [(equal, torch.ones_like(equal))], torch.tensor(INPUTS)
+    made = Moment(torch.zeros(21, CLASSES).double(), 0.02, inputs, asked)
+    return replace(made, gradient=inputs.T @ made.residuals(torch.tensor(likely)) / len(inputs))
+
+
+def shift_seen(made: Moment) -> tuple[shift_of_gradients._Shift, np.ndarray]:
+    """(how a gradient is compared, offsets [2, c] without a shift)."""
+    alike = np.log(softmax(LOGITS, axis=1).mean(axis=0))
+    shift = shift_of_gradients._Shift(logits=torch.tensor(LOGITS), moments=[made])
+    return shift, np.stack([np.zeros(CLASSES), alike])
+
+
 def test_foreign_public_rows_are_no_shift_of_shares() -> None:
     """Rows around other centres: the gradients miss by more than any shares explain."""
-    rng, n, c = np.random.default_rng(1), 2_000, 3
-    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
-    logits = inputs @ rng.normal(size=(21, c))
-    equal = torch.full((n, c), 1 / c, dtype=torch.float64)
+    skewed = softmax(LOGITS + np.array([4.0, 0.0, -4.0]), axis=1)
+    skewed *= 1 / CLASSES / skewed.mean(axis=0)
 
     def offsets(foreign: float) -> np.ndarray:
-        skewed = softmax(logits + np.array([4.0, 0.0, -4.0]), axis=1)
-        skewed *= 1 / c / skewed.mean(axis=0)
-        asked = [(equal, torch.ones_like(equal))]
-        moment = Moment(torch.zeros(21, c).double(), 0.02, torch.tensor(inputs), asked)
-        gradient = torch.tensor(inputs).T @ moment.residuals(torch.tensor(skewed)) / n
-        gradient += foreign * torch.tensor(rng.normal(size=(21, c)))
-        return shifted(logits, [replace(moment, gradient=gradient)])[0]
+        made = moment(skewed)
+        away = torch.tensor(np.random.default_rng(2).normal(size=(21, CLASSES)))
+        return shifted(LOGITS, [replace(made, gradient=made.gradient + foreign * away)])[0]
 
     assert np.abs(offsets(0.0)).max() > 0.5
     assert not offsets(0.5).any()
@@ -101,48 +115,26 @@ def test_foreign_public_rows_are_no_shift_of_shares() -> None:
 
 def test_offsets_that_are_off_are_no_shift() -> None:
     """The gradient of rows that are alike, with labels that a classifier of other offsets gives."""
-    rng, n, c = np.random.default_rng(1), 2_000, 3
-    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
-    logits, off = inputs @ rng.normal(size=(21, c)), np.array([2.0, 0.0, -2.0])
-    equal = torch.full((n, c), 1 / c, dtype=torch.float64)
-    asked = [(equal, torch.ones_like(equal))]
-    moment = Moment(torch.zeros(21, c).double(), 0.02, torch.tensor(inputs), asked)
-    likely = torch.tensor(softmax(logits + off, axis=1))
-    moment = replace(moment, gradient=torch.tensor(inputs).T @ moment.residuals(likely) / n)
-    shift = shift_of_gradients._Shift(logits=torch.tensor(logits), moments=[moment])
-    unshifted = np.stack([np.zeros(c), np.log(softmax(logits, axis=1).mean(axis=0))])
+    made = moment(softmax(LOGITS + np.array([2.0, 0.0, -2.0]), axis=1))
+    shift, unshifted = shift_seen(made)
     precisions = shift.precisions(unshifted)
     missed = float(shift.misfit(torch.tensor(unshifted), precisions))
     assert missed > 100
     assert shift.alike(precisions) < 0.01 * missed
-    assert not shifted(logits, [moment])[0].any()
+    assert not shifted(LOGITS, [made])[0].any()
 
 
 def test_misfit_that_leaves_the_residuals_sums_alone_is_no_shift() -> None:
     """The gradient of other shares, but for the last row, as of a model that is not quite right."""
-    rng, n, c = np.random.default_rng(1), 2_000, 3
-    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
-    logits = inputs @ rng.normal(size=(21, c))
-    equal = torch.full((n, c), 1 / c, dtype=torch.float64)
-    asked = [(equal, torch.ones_like(equal))]
-    moment = Moment(torch.zeros(21, c).double(), 0.02, torch.tensor(inputs), asked)
-    alike = softmax(logits, axis=1)
-    skewed = softmax(logits + np.array([2.0, 0.0, -2.0]), axis=1)
-    gradient, usual = (
-        torch.tensor(inputs).T @ moment.residuals(torch.tensor(each)) / n
-        for each in (skewed, alike)
+    skewed, usual = (
+        moment(softmax(LOGITS + np.array(off), axis=1)) for off in ([2.0, 0.0, -2.0], [0.0] * 3)
     )
-    unshifted = np.stack([np.zeros(c), np.log(alike.mean(axis=0))])
-
-    def seen(gradient: torch.Tensor) -> bool:
-        moments = [replace(moment, gradient=gradient)]
-        shift = shift_of_gradients._Shift(logits=torch.tensor(logits), moments=moments)
-        return shift.seen_in_totals(unshifted)
-
-    assert seen(gradient)
-    gradient[-1] = usual[-1]
-    assert not seen(gradient)
-    assert not shifted(logits, [replace(moment, gradient=gradient)])[0].any()
+    shift, unshifted = shift_seen(skewed)
+    assert shift.seen_in_totals(unshifted)
+    skewed.gradient[-1] = usual.gradient[-1]
+    shift, unshifted = shift_seen(skewed)
+    assert not shift.seen_in_totals(unshifted)
+    assert not shifted(LOGITS, [skewed])[0].any()
 
 
 def test_residuals_are_those_of_their_definition() -> None:
