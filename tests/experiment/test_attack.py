@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labelwall as lw
 from labelwall import pipeline
-from labelwall.experiment.attack import LOSS, RATIO
+from labelwall.experiment.attack import CONFIDENCE, LOSS, RATIO, _found
 from labelwall.student.student_model import assembled, load, pack
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput
@@ -93,6 +93,15 @@ def test_a_private_model_tells_no_more_than_is_proved_and_nothing_is_written(fin
     assert str(found) == repr(found)
     assert str(found).startswith("PRIVATE")
     assert "ABOVE THE BOUND" not in str(found)
+
+
+@pytest.mark.parametrize("outside", [100, 300, 3000])
+def test_few_non_members_are_no_reason_for_an_alarm(outside: int) -> None:
+    """Members and non-members are alike, and the bound is that of a release that tells nothing."""
+    rng, trials = np.random.default_rng(0), 1000
+    pairs = [(rng.normal(size=600), rng.normal(size=outside)) for _ in range(trials)]
+    above = sum(_found(0.01, *pair, 0.01)["above"] for pair in pairs)
+    assert above <= (1 - CONFIDENCE) * trials
 
 
 def test_a_linear_model_without_noise_is_found(run: Path) -> None:
