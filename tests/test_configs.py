@@ -134,7 +134,7 @@ def test_plan_says_what_the_noise_of_several_custodians_costs() -> None:
     assert shown == alone | {"custodians": 2}  # the price is each one's own
 
 
-def test_a_private_score_is_priced_and_shown(tmp_path: Path) -> None:
+def test_a_private_score_is_priced_and_shown() -> None:
     """Also by the script, beside the rounds."""
     config = load_config(ROOT / "configs" / "quickstart.yaml")
     scored = replace(config, evaluate=EvaluateConfig(share=0.2))

@@ -92,7 +92,7 @@ def test_a_page_says_what_was_measured(said: str, name: str, cells: tuple) -> No
     assert any({*cells} <= {*row} for run in runs for row in run["rows"])
 
 
-def test_cells_are_filled(monkeypatch, tmp_path: Path) -> None:
+def test_cells_are_filled(monkeypatch) -> None:
     rows = [["a", 1000, 0.5, 2.25], ["a", 0, 3.0, None], ["b", None, 0.5, 1.0]]
     file = {"setting": "S.", "columns": ["x", "n", "e", "y"], "runs": [{"rows": rows}]}
     monkeypatch.setattr(page, "stored", lambda name: file)

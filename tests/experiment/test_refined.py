@@ -126,7 +126,7 @@ def test_a_loop_that_is_killed_in_the_training_ends_with_the_same_student(
     assert "8 rows" in export(student, tmp_path / "whole", "onnx", tmp_path / "x.onnx", "uint8")
 
 
-def test_a_student_that_forgot_its_labels_is_not_kept(settings, tmp_path, monkeypatch) -> None:
+def test_a_student_that_forgot_its_labels_is_not_kept(settings, tmp_path) -> None:
     """The next round asks with the first features again."""
     forgets = settings | {"student": STUDENT | {"learning_rate": 0.5}}
     first, second = ran(forgets, tmp_path / "forgets")["rounds"]

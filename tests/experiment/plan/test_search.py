@@ -221,7 +221,7 @@ def test_bad_input_is_one_line(config: Path, capsys, option: str, line: str) -> 
     check_one_error(["run", "--config", str(config), "--quiet", option], line, capsys)
 
 
-def test_values_are_compared_by_r2(tmp_path: Path) -> None:
+def test_values_are_compared_by_r2() -> None:
     """A linear value: the noisy median of a hundred queries explains less than the regression."""
     (x, _), (test, _) = planning.vectors(2, 300), planning.vectors(3, 300)
     values, truth = (rows[:, 0] - rows[:, 1] for rows in (x, test))

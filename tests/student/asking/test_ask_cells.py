@@ -45,7 +45,7 @@ def test_a_resumed_round_sends_the_cells_that_it_sent(tmp_path, monkeypatch) -> 
     assert set(answers.outcomes) == {Outcome.CAP_REACHED}
 
 
-def test_other_rows_get_the_labels_of_their_cells(tmp_path) -> None:
+def test_other_rows_get_the_labels_of_their_cells() -> None:
     """Cells are of the features that ask; each row has the class with the most votes in its own."""
     rows, centers = tiny.integers(tiny.rows(9, 7)[0]), []
     counts = np.random.default_rng(1).integers(10**5, 10**6, (6, tiny.CLASSES))
