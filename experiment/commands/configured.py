@@ -110,12 +110,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "add the rows of --rows; remove what --ids, --images or --persons name",
             choices=["add", "remove"],
         ),
-        "--rows": "with add: folder with one folder of images a class, or npz file with "
-        "private_x, private_y, private_id (and private_person)",
-        "--ids": "with remove: ids of records, whole numbers separated by commas",
+        "--rows": "with add: table like data.private with a column of ids (data.id), folder with "
+        "one folder of images or texts a class, or npz file with private_x, private_y, private_id "
+        "(and private_person)",
+        "--ids": "with remove: ids of records separated by commas, as their table's column has "
+        "them; whole numbers of an npz file",
         "--ids_file": "with remove: text file with one id a line",
         "--images": option(
-            "with remove: paths of images within data.private", nargs="+", default=[]
+            "with remove: paths of images or texts within data.private", nargs="+", default=[]
         ),
         "--persons": "with remove: ids of persons, separated by commas: all their rows",
         "--persons_file": "with remove: text file with one person's id a line",
@@ -328,7 +330,7 @@ def records(args: Sequence[str]) -> int:
     if rest.change == "add":
         print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=console))
     else:
-        ids = ids_of(side.privacy.unit, rest)
+        ids = ids_of(side, rest)
         print(remove_records(side, ids, dry_run=rest.dry_run, console=console))
     return 0
 

@@ -12,24 +12,24 @@ from pathlib import Path
 import numpy as np
 
 from ...wall.console import Console
-from ...wall.datasets import folders
 from ...wall.datasets.data_config import Task, require_apart
+from ...wall.datasets.folders import stable_hash
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.guarantee import EACH, POOLED, Unit
+from ...wall.guarantee import EACH, POOLED
 from ..analysts import remove_for_all
 from ..custodian import IDENTITY
 from ..noise.entropy import SystemEntropy
 from ..records.inspect import BANNER, bad_rows
 from ..records.persons import MAX_LENGTH, NOBODY, codes_of
-from ..records.private_records import ingest_more
+from ..records.private_records import has_names, ingest_more
 from ..teacher import Teacher
 from .opening import local_teacher
 from .private_settings import PrivateSide
 
 
 def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Console) -> str:
-    """Add the usable rows of an image folder or npz file; returns a PRIVATE text for the custodian.
+    """Add the usable rows of a folder, table or npz file; returns a PRIVATE text for the custodian.
 
     ``dry_run``: report, and change nothing. Raises InvalidInput for rows that do not fit the task
     or an id that is present, MissingData where a file or the data set is missing.
@@ -39,7 +39,7 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     require_apart(**public, rows=rows)
     with _teacher(side, console) as (teacher, task):
         reading = partial(console.progress, "reading rows (percent)")
-        ingested = ingest_more(rows, task, reading, unit, data.person, data.white)
+        ingested = ingest_more(rows, data, task, reading, unit)
         usable = ingested.records
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
@@ -66,12 +66,14 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
     return _report([line], f"{present} removed", dry_run)
 
 
-def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
+def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
     """What to remove: distinct ids of records, or codes of persons, int64 [n].
 
     ``options``: ids, persons (texts with commas), ids_file, persons_file (one a line) and images
-    (paths within an image folder). Errors name no id: which records exist is private.
+    (paths within a folder). Ids of a table's column are texts. Errors name no id: which records
+    exist is private.
     """
+    unit, named = side.privacy.unit, has_names(side.data)
     rows = options.ids or options.ids_file or options.images
     persons = options.persons or options.persons_file
     if rows and persons:
@@ -91,8 +93,8 @@ def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
     words = [word.strip() for word in words if word.strip()]
     rule = f"ids of at most {MAX_LENGTH} characters" if persons else "whole numbers of 64 bits"
     try:
-        numbers = [int(word) for word in words] if rows else []
-        numbers += map(folders.stable_hash, options.images)
+        numbers = [stable_hash(word) if named else int(word) for word in words] if rows else []
+        numbers += map(stable_hash, options.images)
         ids = np.unique(codes_of(words) if persons else np.array(numbers, dtype=np.int64))
     except (ValueError, OverflowError):
         ids = np.array([], dtype=np.int64)

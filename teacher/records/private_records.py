@@ -6,6 +6,7 @@ is public.
 """
 
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from ...wall.datasets.tables import (
     TableFile,
     column_names,
     encoding,
+    is_table,
     one_file,
     read_table,
     require_label,
@@ -159,35 +161,62 @@ def _quietly(blocks: Blocks) -> tuple[int, int, Ingested] | None:
 
 def ingest_more(
     rows: Path,
+    data: DataConfig,
     task: Task,
     progress: TaskProgress = no_progress,
     unit: Unit = "row",
-    person: str = "",
-    white: float | None = None,
 ) -> Ingested:
-    """More rows for a data set in use: a folder of class folders, or an npz file with private_id.
+    """More rows for a data set in use.
 
-    ``unit``, ``person``, ``white``: of the data set; a person's id stands where
-    ``DataConfig.person`` says, or in private_person of the npz file.
+    ``rows``: of a table a table with ids, which is read as the private one is; of others a folder
+    of class folders, or an npz file with private_id. ``data``: of the data set, as is
+    ``unit``; a person's id stands where ``DataConfig.person`` says, or in private_person of the npz
+    file.
 
     Raises InvalidInput, MissingData, as open_records.
     """
+    if data.source == "table":
+        return _more_of_a_table(rows, data, task, progress, unit)
     if rows.is_dir():
         if len(task.input_shape) != 3:
             raise InvalidInput("rows", "an npz file, as the data set holds vectors", "a folder")
-        if unit == "person" and not person:
+        if unit == "person" and not data.person:
             rule = "an npz file with private_person, as data.person names no folder"
             raise InvalidInput("rows", rule, "a folder")
         size, _, channels = task.input_shape
-        given = DataConfig("folder", private=str(rows), image_size=size, person=person)
-        given = replace(given, channels=3 if channels == 3 else 1, white=white)
+        given = DataConfig("folder", private=str(rows), image_size=size, person=data.person)
+        given = replace(given, channels=3 if channels == 3 else 1, white=data.white)
         return ingest(given, task, progress, unit)
     if not rows.is_file():
         raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
-    if not arrays.has_member(arrays.require_arrays(str(rows)), IDS):
+    if not zipfile.is_zipfile(rows):
+        raise InvalidInput("rows", "a folder of images or an npz file", str(rows))
+    if not arrays.has_member(rows, IDS):
         rule = f"an npz file with {INPUTS}, {LABELS} and {IDS}"
         raise InvalidInput("rows", rule, f"no {IDS}")
     return ingest(DataConfig("arrays", path=str(rows)), task, progress, unit)
+
+
+def _more_of_a_table(
+    rows: Path, data: DataConfig, task: Task, progress: TaskProgress, unit: Unit
+) -> Ingested:
+    if data.split:
+        rule = "left out: the private rows have no file of their own (data.private)"
+        raise InvalidInput("rows", rule, str(rows))
+    if not rows.exists():
+        raise MissingData(f"`rows` must be a table like data.private. Found {str(rows)!r}.")
+    if not (is_table(rows) or rows.is_dir()) or data.id not in column_names("rows", rows):
+        rule = f"a table like data.private, with an id of each row in the column {data.id}"
+        raise InvalidInput("rows", rule, str(rows))
+    return ingest(replace(data, private=str(rows)), task, progress, unit)
+
+
+def has_names(data: DataConfig) -> bool:
+    """Whether the private rows' ids are texts: those in a table's column, or of a folder's files.
+
+    Raises InvalidInput, MissingData.
+    """
+    return data.source == "table" and data.id in table_columns(data)
 
 
 def received(columns: Mapping[str, np.ndarray]) -> Records:

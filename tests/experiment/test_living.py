@@ -17,16 +17,17 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.custody.opening import custody, local_teacher
-from labelwall.teacher.custody.records import add_records, ids_of
+from labelwall.teacher.custody.private_settings import PrivateSide
+from labelwall.teacher.custody.records import add_records, ids_of, remove_records
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.private_records import open_records
+from labelwall.teacher.records.private_records import ingest_more, open_records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.console import Console
-from labelwall.wall.datasets import folders
 from labelwall.wall.datasets.data_config import DataConfig
+from labelwall.wall.datasets.folders import stable_hash
 from labelwall.wall.datasets.sources import describe
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.guarantee import EACH
 from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
@@ -143,15 +144,57 @@ def test_a_mistake_is_one_clear_line_and_changes_nothing(folder, capsys):
     assert identity["data"]["path"] == str(Path("data.npz").resolve())
 
 
-def removed(**options: object) -> list[int]:
+def removed(side: PrivateSide, **options: object) -> list[int]:
     nothing = {"ids": None, "ids_file": None, "images": [], "persons": None, "persons_file": None}
-    return ids_of("row", Namespace(**nothing | options)).tolist()
+    return ids_of(side, Namespace(**nothing | options)).tolist()
 
 
 def test_ids_come_from_numbers_files_and_image_paths(tmp_path):
+    tiny.write()
+    side = load_config(Path("config.yaml")).private_side()
     (tmp_path / "ids.txt").write_text("7\n-3\n7\n")
-    assert removed(ids="5,7", ids_file=str(tmp_path / "ids.txt")) == [-3, 5, 7]
-    assert removed(images=["cat/1.png"]) == [folders.stable_hash("cat/1.png")]
+    assert removed(side, ids="5,7", ids_file=str(tmp_path / "ids.txt")) == [-3, 5, 7]
+    assert removed(side, images=["cat/1.png"]) == [stable_hash("cat/1.png")]
+
+
+def lines(first: int, count: int) -> str:
+    """A table's lines with ids r0, r1, ...: heights in centimetres by two classes."""
+    numbers = range(first, first + count)
+    rows = (f"r{n},{150 + n % 50},{'ab'[n % 50 > 25]}" for n in numbers)
+    return "\n".join(["record_id,height,kind", *rows])
+
+
+def test_rows_of_a_table_are_added_as_a_run_would_read_them_and_removed_by_their_ids(tmp_path):
+    """In the public rows' form and scale; not as the numbers that an npz file would have."""
+    places = {split: f"{split}.csv" for split in ("private", "public", "test")}
+    for path, first in zip(places.values(), (0, 1000, 2000), strict=True):
+        Path(path).write_text(lines(first, 100))
+    data = DataConfig("table", label="kind", **places)
+    side = Config(data=data, rounds=[RoundConfig(2)], custodian_dir="custody").private_side()
+    quiet, task = Console(quiet=True), describe(data)
+    opening = partial(local_teacher, side, task, SystemEntropy(), quiet)
+    with opening():
+        pass
+    Path("later.csv").write_text(lines(100, 3) + "\nr103,170,c\n")
+    report = add_records(side, Path("later.csv"), dry_run=False, console=quiet)
+    assert "4 rows, 3 usable" in report
+    Path("private.csv").write_text(lines(0, 103))
+    anew, ids = open_records(data, task), removed(side, ids="r100,r101, r5,nobody")
+    added = ingest_more(Path("later.csv"), data, task).records
+    assert np.array_equal(added.inputs, anew.inputs[100:])
+    assert np.array_equal(added.labels, anew.labels[100:])
+    with opening() as teacher:
+        assert teacher.present(anew.ids).all()
+        assert teacher.present(np.array(ids)).sum() == 3
+    report = remove_records(side, np.array(ids), dry_run=False, console=quiet)
+    assert "4 ids, 3 of them present" in report
+    np.savez("more.npz", private_x=np.zeros((1, 1), np.float32), private_y=[0], private_id=[7])
+    Path("nameless.csv").write_text("height,kind\n170,a\n")
+    for path, rule in (("more.npz", "an id of each row"), ("nameless.csv", "column record_id")):
+        with pytest.raises(InvalidInput, match=rule):
+            add_records(side, Path(path), dry_run=False, console=quiet)
+    with pytest.raises(MissingData, match=r"none\.csv"):
+        add_records(side, Path("none.csv"), dry_run=False, console=quiet)
 
 
 def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path, image_folders):
@@ -173,7 +216,7 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path, image_f
     report = add_records(side, Path("later"), dry_run=False, console=quiet)
     assert "5 rows, 4 usable" in report
     assert "1 images that can not be decoded" in report
-    ids = removed(images=["cat/later0.png", "dog/1.png", "cat/broken.png"])
+    ids = removed(side, images=["cat/later0.png", "dog/1.png", "cat/broken.png"])
     with opening() as teacher:
         assert teacher.present(np.array(ids)).sum() == 2
 

@@ -1,5 +1,6 @@
 """Whose a row is: arrays, tables, folders. A row without a person is a bad row like others."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,10 +103,10 @@ def test_the_folder_below_the_class_names_a_person(photos):
     assert rows_of(records) == {code_of("ann"): 3, code_of("bob"): 1}
     assert "1  rows without a person, or of two" in preview(photos, unit="person")
     assert "rows without a person" not in preview(photos)
-    more = ingest_more(Path(photos.private or ""), task, unit="person", person="path").records
+    more = ingest_more(Path(photos.private or ""), photos, task, unit="person").records
     assert rows_of(more) == rows_of(records)
     with pytest.raises(InvalidInput, match="private_person"):
-        ingest_more(Path(photos.private or ""), task, unit="person")
+        ingest_more(Path(photos.private or ""), replace(photos, person=""), task, unit="person")
 
 
 def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos):
