@@ -46,7 +46,7 @@ def train(
         tell_columns(config.data, config.open, console)
         given, config = config, resumed(config, folder)
         if config.open and config.teacher is not None:
-            config = served(config, service_plan(config.teacher))
+            config = served(config, *service_plan(config.teacher))
         elif config.open:
             console.say("auto: rehearsing mechanisms and features on public rows")
             from .plan.search import decided  # torch, which takes seconds: after the first line

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ..wall.computing import Computing, Count
 from ..wall.datasets.data_config import SOURCES, DataConfig
+from ..wall.datasets.texts import HASHED
 from ..wall.errors import InvalidInput
 from ..wall.feature_maps import MAPS
 from ..wall.questions import QueryForm, SumsForm
@@ -78,6 +79,19 @@ class CountedPlan:
     records: Count
     features: str
     axes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedFeatures(FirstFeatures):
+    """What a custodian's configuration asks with, for an analyst whose own says nothing of it.
+
+    Args:
+        by_count: as of a configuration.
+        text_features: as of a configuration's data.
+    """
+
+    by_count: list[CountedPlan] = field(default_factory=list)
+    text_features: str = HASHED
 
 
 def can_count(form: QueryForm) -> bool:

@@ -39,6 +39,7 @@ SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # 
 OWN = str(REPOSITORY / "configs" / "own_folder.yaml")
 EXAMPLES_OF = {
     "own.yaml": OWN,
+    "chosen.yaml": OWN,
     "runs/a/config.yaml": OWN,
     "FILE": OWN,
     "SEED": "0",

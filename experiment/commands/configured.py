@@ -7,6 +7,7 @@ import inspect
 import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -301,6 +302,7 @@ def serve(args: Sequence[str]) -> int:
     URL.
     """
     config, rest = _parsed(serve, args)
+    from ...student.public_settings import ServedFeatures
     from ...teacher.custody.places import beside_rows
     from ..plan.show import announce
 
@@ -311,7 +313,14 @@ def serve(args: Sequence[str]) -> int:
     with extra("service", "services"):
         from ...teacher.custody import serving
 
-    serving.serve(side, rest.service, entropy=SystemEntropy())
+    offered = ServedFeatures(
+        features=config.features,
+        box=config.box,
+        whiten=config.whiten,
+        by_count=config.by_count,
+        text_features=config.data.text_features,
+    )
+    serving.serve(side, rest.service, entropy=SystemEntropy(), features=asdict(offered))
     return 0
 
 

@@ -1,8 +1,9 @@
-"""A configuration that takes its budget, mechanism and score from services' plan."""
+"""A configuration that takes its budget, mechanism, score and features from services."""
 
 from contextlib import closing
 from dataclasses import replace
 
+from ...student.public_settings import ServedFeatures
 from ...teacher.accounting.plan import Plan
 from ...teacher.custody.groups import (
     BudgetConfig,
@@ -23,13 +24,16 @@ from ..config.tuning import SCORE
 from .teachers import budget_of, keys_of
 
 
-def service_plan(teacher: str | list[str] | None) -> Plan:
-    """The plan of the first service that answers. Raises Refused, InvalidInput without keys."""
+def service_plan(teacher: str | list[str] | None) -> tuple[Plan, ServedFeatures]:
+    """The plan of the first service that answers, and what its custodian's configuration asks
+    with. Raises Refused, InvalidInput without keys.
+    """
     down = LabelwallError("no service answers.")
     for url, key in keys_of(teacher).items():
         with closing(RemoteTeacher(url, key, say=Console().say)) as remote:
             try:
-                return remote.budget(budget_of)["plan"]  # type: ignore[no-any-return]
+                budget = remote.budget(budget_of)
+                return budget["plan"], budget["features"]
             except Refused as error:
                 if error.code not in (*RETRIED, "no_service"):
                     raise
@@ -37,9 +41,9 @@ def service_plan(teacher: str | list[str] | None) -> Plan:
     raise down
 
 
-def served(config: Config, plan: Plan) -> Config:
-    """An open configuration with the budget, mechanism and score of services' ``plan``, and as many
-    rounds as it pays for.
+def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
+    """An open configuration with the budget, mechanism and score of services' ``plan``, as many
+    rounds as it pays for, and the ``offered`` features unless it names its own.
 
     Raises InvalidInput for a plan that costs more than the configuration says, or where only the
     configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
@@ -69,8 +73,13 @@ def served(config: Config, plan: Plan) -> Config:
     caps, rounds = CapsConfig(), config.rounds
     if mechanism.charging is not Charging.PREPAID:  # whose price does not count queries
         caps, rounds = split_rounds(config, mechanism, releases[0].cap, releases[-1].cap)
-    return replace(
+    known = replace(
         config,
+        data=replace(config.data, text_features=offered.text_features),
+        features=offered.features,
+        box=offered.box,
+        whiten=offered.whiten,
+        by_count=offered.by_count,
         budget=BudgetConfig(
             epsilon=plan.epsilon, delta=plan.delta, periods=plan.periods, reserve=_reserve(plan)
         ),
@@ -80,6 +89,7 @@ def served(config: Config, plan: Plan) -> Config:
         rounds=rounds,
         evaluate=evaluate,
     )
+    return replace(config, data=known.data).chosen(known)
 
 
 def _reserve(plan: Plan) -> float | None:

@@ -7,15 +7,20 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
+from ...student.public_settings import ServedFeatures
 from ...teacher.accounting.plan import Plan
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.recorded import plan_beside
+from ...teacher.mechanisms.registry import from_slot
 from ...wall.answering import Answering
 from ...wall.client import RETRIED, RemoteTeacher
 from ...wall.console import Console
 from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.guarantee import POOLED, protected
+from ...wall.questions import MatrixForm
 from .custodians import Custodians
 
 if TYPE_CHECKING:
@@ -115,16 +120,23 @@ def keys_of(teacher: str | list[str] | None) -> dict[str, str]:
 
 
 def budget_of(reply: Any) -> dict[str, Any]:
-    """A service's budget, with its plan read. Raises one of MALFORMED, or InvalidInput."""
+    """A service's budget, with its plan and features read. Raises one of MALFORMED, or
+    InvalidInput.
+    """
     if [type(reply[name]) for name in ("dataset", "adversary", "unsafe")] != [str, str, bool]:
         raise TypeError
-    return {**reply, "plan": Plan.from_json(reply["plan"])}
+    if type(reply["queries"]) not in (int, type(None)):
+        raise TypeError
+    features = TypeAdapter(ServedFeatures).validate_python(reply["features"])
+    return {**reply, "plan": Plan.from_json(reply["plan"]), "features": features}
 
 
 def _require_same(
     budget: dict[str, Any], side: PrivateSide, dataset: str | None, unsafe: bool, console: Console
 ) -> None:
-    """Raises LedgerMismatch for a service of another ``budget`` than the configuration says."""
+    """Raise LedgerMismatch for a service of another ``budget`` than the configuration says, and
+    InvalidInput for a key that may not ask all of a plan's noisy sums, since some give no model.
+    """
     plan = budget["plan"]
     if plan_beside(side.schedule, plan) != plan or budget["unsafe"] != unsafe:
         raise LedgerMismatch(
@@ -136,6 +148,14 @@ def _require_same(
             "the run folder's ledger belongs to another data set than the service's. Choose "
             "another run_dir."
         )
+    sums = sum(
+        slot.releases[0].cap
+        for slot in plan.up_to(1).slots
+        if isinstance(from_slot(slot).query_form, MatrixForm)
+    )
+    if budget["queries"] is not None and budget["queries"] < sums:
+        rule = f"a key for at least {sums} queries, since each of the plan's {sums} sums is one"
+        raise InvalidInput(KEY, rule, f"one for {budget['queries']}")
     if plan.unit != "row":
         console.say(f"the certificate protects {protected(plan.unit)}")
     if budget["adversary"] != POOLED:

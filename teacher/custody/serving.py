@@ -3,8 +3,10 @@
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from types import MappingProxyType
 
 from fastapi import FastAPI
 
@@ -34,10 +36,16 @@ LOADING = threading.Lock()  # one thread loads torch, whose modules import each 
 
 
 def serve(
-    side: PrivateSide, service: ServiceConfig, *, entropy: Entropy, child_of: str | None = None
+    side: PrivateSide,
+    service: ServiceConfig,
+    *,
+    entropy: Entropy,
+    features: Mapping[str, object] = MappingProxyType({}),
+    child_of: str | None = None,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; prints the URL once requests are accepted.
 
+    ``features``: what the custodian's configuration asks with, for analysts without one.
     ``child_of``: the secret of the run that started this process. Its key exists in memory alone,
     and the service ends with the standard input, which closes when the run ends.
 
@@ -55,7 +63,7 @@ def serve(
     with closing(custody(side, entropy.unsafe, [against], Console())) as custodian:
         require_affordable(custodian.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
-        app = app_of(side, service, custodian, Keys(side.directory, more), entropy)
+        app = app_of(side, service, custodian, Keys(side.directory, more), entropy, features)
         with listen(service) as bound:
             running = server(app, service)
 
@@ -75,7 +83,12 @@ def serve(
 
 
 def app_of(
-    side: PrivateSide, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
+    side: PrivateSide,
+    service: ServiceConfig,
+    custodian: Custodian,
+    keys: Keys,
+    entropy: Entropy,
+    features: Mapping[str, object] = MappingProxyType({}),
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
     task, data = describe(side.data), side.data
@@ -90,6 +103,7 @@ def app_of(
         workers=side.workers,
         device=side.device,
         progress=Console().progress,
+        features=features,
         load=partial(load_torch, side.threads),
     )
     records = partial(open_records, data, task, unit=side.privacy.unit)

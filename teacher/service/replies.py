@@ -133,7 +133,8 @@ class Spent(BaseModel):
 class Budget(Spent):
     """``epsilon`` is certified against the ``adversary`` for any queries and for the ``unit`` of
     privacy (row, or person: all rows of one); null where nothing is certified. ``queries``: this
-    key's own cap on new queries, null for none.
+    key's own cap on new queries, null for none; a noisy sum or histogram counts as one.
+    ``features``: what the custodian's configuration asks with.
     """
 
     unsafe: bool
@@ -142,6 +143,7 @@ class Budget(Spent):
     unit: str
     plan: dict[str, object]
     queries: int | None
+    features: dict[str, object]
 
 
 class NotedCharge(BaseModel):

@@ -93,6 +93,7 @@ def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> replies.
         unit=service.plan.unit,
         plan=service.plan.to_json(),
         queries=key.queries,
+        features=dict(service.settings.features),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -89,6 +89,7 @@ class Settings:
         batch_size: queries of one step, gathered from all callers.
         workers, device: as of the Teacher.
         progress: receives progress over private rows, for the custodian only. It is in no reply.
+        features: what the custodian's configuration asks with, for analysts without one.
         load: loads what the first step needs, while requests are accepted already.
     """
 
@@ -102,6 +103,7 @@ class Settings:
     workers: int = 1
     device: str = "cpu"
     progress: Progress = no_progress
+    features: Mapping[str, object] = field(default_factory=dict)
     load: Callable[[], None] = lambda: None
 
     @property

@@ -18,6 +18,8 @@ from labelwall.experiment.run.teachers import KEY
 from labelwall.teacher.custody.child import child
 from labelwall.teacher.custody.groups import CapsConfig
 from labelwall.teacher.custody.opening import custody
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.service.keys import Keys
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
@@ -145,6 +147,19 @@ def test_another_plan_or_no_key_is_refused(tmp_path, monkeypatch):
             run(other, tmp_path / "b", **how)
         with pytest.raises(InvalidInput, match="isolate"):
             run(asked, tmp_path / "c", **how, isolate=True)
+
+
+def test_a_key_for_fewer_queries_than_the_plan_has_sums_is_refused_at_no_charge(
+    tmp_path, monkeypatch
+):
+    tiny.write(tmp_path, mechanism={"kind": "private_linear"}, caps=None, rounds=[{}])
+    store = tmp_path / "store"
+    with in_one_piece(tmp_path, store) as url:
+        monkeypatch.setenv(KEY, Keys(store).add("few", "analyst", 5))
+        asked = replace(placed_config(tmp_path), teacher=url)
+        with pytest.raises(InvalidInput, match=r"at least 30 queries.*Found 'one for 5'"):
+            run(asked, tmp_path / "a", console=Console(quiet=True), entropy=SeededNoise(1))
+        assert not sum(Ledger(store / "ledger.sqlite").state.spent.values())
 
 
 def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path):

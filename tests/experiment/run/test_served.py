@@ -1,0 +1,61 @@
+"""An analyst without a configuration asks with the features that the custodian's one has."""
+
+from contextlib import closing
+from dataclasses import asdict
+
+import pytest
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.run.served import served
+from labelwall.experiment.run.teachers import budget_of
+from labelwall.student.public_settings import CountedPlan, ServedFeatures
+from labelwall.teacher.custody.groups import RoundConfig
+from labelwall.teacher.custody.solver import solved
+from labelwall.teacher.mechanisms.registry import Auto
+from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.datasets.data_config import DataConfig
+from labelwall.wall.errors import InvalidInput, Refused
+from tests.teacher.service import tiny
+
+CHOSEN = ServedFeatures(
+    features="fourier", whiten=7, by_count=[CountedPlan(records=9000, features="raw", axes=16)]
+)
+TABLE = DataConfig("table", public="u.csv", test="t.csv", label="y")
+
+
+@pytest.fixture(scope="module")
+def plan():
+    mechanism = PrivateLinear(steps=30, axes=4)
+    fixed = Config(data=TABLE, mechanism=mechanism, rounds=[RoundConfig()])
+    return fixed.scheduled(solved(fixed.schedule)).private_side().plan()
+
+
+def analyst(**settings):
+    teacher = "http://127.0.0.1:1"
+    return Config(data=TABLE, mechanism=Auto(), rounds=[RoundConfig()], teacher=teacher, **settings)
+
+
+def test_what_the_custodian_asks_with_is_taken(plan):
+    found = served(analyst(), plan, CHOSEN)
+    assert (found.features, found.whiten, found.by_count) == ("fourier", 7, CHOSEN.by_count)
+    sentences = ServedFeatures(text_features="sentence/small")
+    assert served(analyst(), plan, sentences).data.text_features == "sentence/small"
+
+
+def test_features_of_ones_own_are_kept(plan):
+    found = served(analyst(features="bins"), plan, CHOSEN)
+    assert (found.features, found.by_count) == ("bins", [])
+
+
+def test_a_service_tells_them_and_another_reply_is_no_budget(tmp_path):
+    made = tiny.make(tmp_path, features=asdict(CHOSEN))
+    with tiny.served(made) as url, closing(RemoteTeacher(url, made.tokens["ann"])) as remote:
+        assert remote.budget(budget_of)["features"] == CHOSEN
+    made = tiny.make(tmp_path, features={"features": "nonsense"})
+    with (
+        tiny.served(made) as url,
+        closing(RemoteTeacher(url, made.tokens["ann"])) as remote,
+        pytest.raises((InvalidInput, Refused)),
+    ):
+        remote.budget(budget_of)
