@@ -29,6 +29,7 @@ from ...wall.errors import LabelwallError, MissingData, listed
 from ...wall.files import ROWS, write_file
 from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace
+from ...wall.messages import RELEASED
 from ..config.config import Config
 from ..config.own import run_name
 from ..config.settings import load_config
@@ -161,12 +162,17 @@ def _front(run: FinishedRun) -> dict[str, Any]:
     front = {
         "library_name": "labelwall",
         "pipeline_tag": task,
-        "tags": ["labelwall", "differential-privacy", "pate", run.config.student.backbone],
+        "tags": ["labelwall", "differential-privacy", "pate", _network(run)],
     }
     if not known:
         return front
     index = [{"name": f"labelwall student of {data}", "results": [results]}]
     return front | {"metrics": list(scores), "model-index": index}
+
+
+def _network(run: FinishedRun) -> str:
+    """What the student is: a network, or the released classifier."""
+    return "linear" if run.info.backbone.startswith(RELEASED) else run.config.student.backbone
 
 
 def render(template: str, shown: dict[str, Any]) -> str:
@@ -204,6 +210,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "priors": PRIORS,
         "risks_by": ", ".join(dict.fromkeys(BOUNDS[risk.by] for risk in run.risks)),
         "last": last,
+        "released": run.info.backbone.startswith(RELEASED),
         "labels": space,
         "table": run.info.table,
         "shape": run.info.input_shape,

@@ -134,8 +134,9 @@ def budget_of(reply: Any) -> dict[str, Any]:
 def _require_same(
     budget: dict[str, Any], side: PrivateSide, dataset: str | None, unsafe: bool, console: Console
 ) -> None:
-    """Raise LedgerMismatch for a service of another ``budget`` than the configuration says, and
-    InvalidInput for a key that may not ask all of a plan's noisy sums, since some give no model.
+    """Raise LedgerMismatch for a service of another ``budget`` than the configuration says.
+
+    Raises InvalidInput for a key that may not ask all of a plan's noisy sums: some give no model.
     """
     plan = budget["plan"]
     if plan_beside(side.schedule, plan) != plan or budget["unsafe"] != unsafe:

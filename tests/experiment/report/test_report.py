@@ -53,6 +53,18 @@ def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> No
         assert f"{name} {round_up(bound.epsilon):.3f}" in text
 
 
+def test_the_card_says_what_the_student_is(rendered: Path) -> None:
+    """The network that the configuration names, unless the released classifier was kept."""
+    run = read_run(rendered)
+    trained = report.card(run)
+    assert "student is `small_cnn`, trained with the objective `supervised` for 5 steps" in trained
+    released = report.card(replace(run, info=replace(run.info, backbone="released/hog")))
+    assert "linear classifier that the released sums gave, of the features small" in released
+    assert "trained with the objective" not in released
+    tags = [yaml.safe_load(text.split("---")[1])["tags"][-1] for text in (trained, released)]
+    assert tags == ["small_cnn", "linear"]
+
+
 @pytest.mark.parametrize(
     ("public", "name"),
     [
