@@ -87,7 +87,7 @@ class ServedFeatures(FirstFeatures):
 
     Args:
         by_count: as of a configuration.
-        text_features: as of a configuration's data.
+        text_features: ``texts.model_name`` of that of a configuration's data.
     """
 
     by_count: list[CountedPlan] = field(default_factory=list)

@@ -304,6 +304,7 @@ def serve(args: Sequence[str]) -> int:
     config, rest = _parsed(serve, args)
     from ...student.public_settings import ServedFeatures
     from ...teacher.custody.places import beside_rows
+    from ...wall.datasets.texts import model_name
     from ..plan.show import announce
 
     side = beside_rows(config.private_side())
@@ -314,11 +315,11 @@ def serve(args: Sequence[str]) -> int:
         from ...teacher.custody import serving
 
     offered = ServedFeatures(
-        features=config.features,
+        features="auto" if config.weights else config.features,  # a file of this machine
         box=config.box,
         whiten=config.whiten,
         by_count=config.by_count,
-        text_features=config.data.text_features,
+        text_features=model_name(config.data.text_features),
     )
     serving.serve(side, rest.service, entropy=SystemEntropy(), features=asdict(offered))
     return 0

@@ -16,6 +16,7 @@ from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import from_slot
 from ...wall.client import RETRIED, RemoteTeacher
 from ...wall.console import Console
+from ...wall.datasets.texts import model_name
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.questions import MatrixForm
 from ..config.config import Config
@@ -45,12 +46,16 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
     """An open configuration with the budget, mechanism and score of services' ``plan``, as many
     rounds as it pays for, and the ``offered`` features unless it names its own.
 
-    Raises InvalidInput for a plan that costs more than the configuration says, or where only the
-    configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
+    Raises InvalidInput for a plan that costs more than the configuration says, for texts that
+    another model reads than the custodian's, or where only the configuration can say what is asked;
+    LedgerMismatch for a plan of several mechanisms.
     """
     if plan.epsilon > config.budget.epsilon:
         rule = f"at least {plan.epsilon:g}, as the service's plan costs"
         raise InvalidInput("budget.epsilon", rule, config.budget.epsilon)
+    if model_name(config.data.text_features) != offered.text_features:
+        rule = f"{offered.text_features}, or its folder, as the service's configuration has"
+        raise InvalidInput("data.text_features", rule, config.data.text_features)
     slots = plan.up_to(1).slots
     mechanism, *others = map(from_slot, slots)
     if not may_become(config.mechanism, mechanism):
@@ -73,13 +78,16 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
     caps, rounds = CapsConfig(), config.rounds
     if mechanism.charging is not Charging.PREPAID:  # whose price does not count queries
         caps, rounds = split_rounds(config, mechanism, releases[0].cap, releases[-1].cap)
-    known = replace(
+    if config.features == "auto":
+        config = replace(
+            config,
+            features=offered.features,
+            box=offered.box,
+            whiten=config.whiten or offered.whiten,
+            by_count=offered.by_count,
+        )
+    return replace(
         config,
-        data=replace(config.data, text_features=offered.text_features),
-        features=offered.features,
-        box=offered.box,
-        whiten=offered.whiten,
-        by_count=offered.by_count,
         budget=BudgetConfig(
             epsilon=plan.epsilon, delta=plan.delta, periods=plan.periods, reserve=_reserve(plan)
         ),
@@ -89,7 +97,6 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
         rounds=rounds,
         evaluate=evaluate,
     )
-    return replace(config, data=known.data).chosen(known)
 
 
 def _reserve(plan: Plan) -> float | None:

@@ -120,15 +120,19 @@ def keys_of(teacher: str | list[str] | None) -> dict[str, str]:
 
 
 def budget_of(reply: Any) -> dict[str, Any]:
-    """A service's budget, with its plan and features read. Raises one of MALFORMED, or
-    InvalidInput.
+    """A service's budget, with its plan and features read, and whether it is ``untouched``.
+
+    Raises one of MALFORMED, or InvalidInput.
     """
-    if [type(reply[name]) for name in ("dataset", "adversary", "unsafe")] != [str, str, bool]:
+    names = ("name", "dataset", "adversary", "unsafe")
+    if [type(reply[name]) for name in names] != [str, str, str, bool]:
         raise TypeError
     if type(reply["queries"]) not in (int, type(None)):
         raise TypeError
     features = TypeAdapter(ServedFeatures).validate_python(reply["features"])
-    return {**reply, "plan": Plan.from_json(reply["plan"]), "features": features}
+    untouched = all(release["left"] == release["cap"] for release in reply["releases"])
+    read = {"plan": Plan.from_json(reply["plan"]), "features": features, "untouched": untouched}
+    return {**reply, **read}
 
 
 def _require_same(
@@ -136,7 +140,8 @@ def _require_same(
 ) -> None:
     """Raise LedgerMismatch for a service of another ``budget`` than the configuration says.
 
-    Raises InvalidInput for a key that may not ask all of a plan's noisy sums: some give no model.
+    Raises InvalidInput before the first charge for a key that may not ask all of a plan's noisy
+    sums, since some of them give no model.
     """
     plan = budget["plan"]
     if plan_beside(side.schedule, plan) != plan or budget["unsafe"] != unsafe:
@@ -154,9 +159,9 @@ def _require_same(
         for slot in plan.up_to(1).slots
         if isinstance(from_slot(slot).query_form, MatrixForm)
     )
-    if budget["queries"] is not None and budget["queries"] < sums:
+    if budget["untouched"] and budget["queries"] is not None and budget["queries"] < sums:
         rule = f"a key for at least {sums} queries, since each of the plan's {sums} sums is one"
-        raise InvalidInput(KEY, rule, f"one for {budget['queries']}")
+        raise InvalidInput(KEY, rule, f"one of {budget['name']} for {budget['queries']}")
     if plan.unit != "row":
         console.say(f"the certificate protects {protected(plan.unit)}")
     if budget["adversary"] != POOLED:

@@ -73,7 +73,7 @@ def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
     (paths within a folder). Ids of a table's column are texts. Errors name no id: which records
     exist is private.
     """
-    unit, named = side.privacy.unit, has_names(side.data)
+    unit = side.privacy.unit
     rows = options.ids or options.ids_file or options.images
     persons = options.persons or options.persons_file
     if rows and persons:
@@ -91,7 +91,8 @@ def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
         raise MissingData(f"`{name}_file` must be an existing text file. Found {file!r}.")
     words = [*text.split(","), *(Path(file).read_text().splitlines() if file else ())]
     words = [word.strip() for word in words if word.strip()]
-    rule = f"ids of at most {MAX_LENGTH} characters" if persons else "whole numbers of 64 bits"
+    named = persons or has_names(side.data)
+    rule = f"ids of at most {MAX_LENGTH} characters" if named else "whole numbers of 64 bits"
     try:
         numbers = [stable_hash(word) if named else int(word) for word in words] if rows else []
         numbers += map(stable_hash, options.images)

@@ -205,9 +205,14 @@ def _more_of_a_table(
         raise InvalidInput("rows", rule, str(rows))
     if not rows.exists():
         raise MissingData(f"`rows` must be a table like data.private. Found {str(rows)!r}.")
-    if not (is_table(rows) or rows.is_dir()) or data.id not in column_names("rows", rows):
+    if not has_names(data):
+        rule = "left out: the private table has no column of ids, by which rows are told apart"
+        raise InvalidInput("rows", rule, str(rows))
+    columns = column_names("rows", rows) if is_table(rows) or rows.is_dir() else []
+    if data.id not in columns:
         rule = f"a table like data.private, with an id of each row in the column {data.id}"
         raise InvalidInput("rows", rule, str(rows))
+    require_columns(data, columns, "rows")
     return ingest(replace(data, private=str(rows)), task, progress, unit)
 
 
@@ -361,13 +366,15 @@ def table_columns(config: DataConfig) -> list[str]:
     return column_names(*named)
 
 
-def require_columns(config: DataConfig, columns: Collection[str]) -> None:
+def require_columns(
+    config: DataConfig, columns: Collection[str], field: str = "data.private"
+) -> None:
     """Raise InvalidInput unless a private table has all ``columns`` that are read from it.
 
-    "" and ID as the names of a column of persons or ids name none.
+    "" and ID as the names of a column of persons or ids name none. ``field``: what names the table.
     """
-    encoding(config).require("data.private", columns)
-    require_label(config, "data.private", columns)
+    encoding(config).require(field, columns)
+    require_label(config, field, columns)
     for name, column in (("data.id", config.id), ("data.person", config.person)):
         if column not in ("", ID):
             require_known(name, [column], columns, "a column of the private rows")

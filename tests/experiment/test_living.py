@@ -195,6 +195,13 @@ def test_rows_of_a_table_are_added_as_a_run_would_read_them_and_removed_by_their
             add_records(side, Path(path), dry_run=False, console=quiet)
     with pytest.raises(MissingData, match=r"none\.csv"):
         add_records(side, Path("none.csv"), dry_run=False, console=quiet)
+    Path("narrow.csv").write_text("record_id,kind\nr900,a\n")
+    with pytest.raises(InvalidInput, match=r"`rows` must be .*height"):
+        add_records(side, Path("narrow.csv"), dry_run=False, console=quiet)
+    with pytest.raises(InvalidInput, match="whole numbers"):
+        removed(replace(side, data=replace(data, id="")), ids="r900")
+    with pytest.raises(InvalidInput, match="no column of ids"):
+        ingest_more(Path("later.csv"), replace(data, id=""), task)
 
 
 def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path, image_folders):

@@ -157,7 +157,7 @@ def test_a_key_for_fewer_queries_than_the_plan_has_sums_is_refused_at_no_charge(
     with in_one_piece(tmp_path, store) as url:
         monkeypatch.setenv(KEY, Keys(store).add("few", "analyst", 5))
         asked = replace(placed_config(tmp_path), teacher=url)
-        with pytest.raises(InvalidInput, match=r"at least 30 queries.*Found 'one for 5'"):
+        with pytest.raises(InvalidInput, match=r"at least 30 queries.*Found 'one of few for 5'"):
             run(asked, tmp_path / "a", console=Console(quiet=True), entropy=SeededNoise(1))
         assert not sum(Ledger(store / "ledger.sqlite").state.spent.values())
 

@@ -158,6 +158,13 @@ def require_encoder(name: str) -> str:
     return name
 
 
+def model_name(name: str) -> str:
+    """A value of data.text_features without a place on a machine: HASHED, or SENTENCE and the last
+    part of the model's name.
+    """
+    return name if name == HASHED else SENTENCE + name.rstrip("/").rpartition("/")[2]
+
+
 def sentence_vectors(name: str, texts: Sequence[str]) -> np.ndarray:
     """float64 [n, d] by a sentence model, which sees one text at a time.
 

@@ -1,7 +1,7 @@
 """An analyst without a configuration asks with the features that the custodian's one has."""
 
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -15,6 +15,7 @@ from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.data_config import DataConfig
+from labelwall.wall.datasets.texts import model_name
 from labelwall.wall.errors import InvalidInput, Refused
 from tests.teacher.service import tiny
 
@@ -39,13 +40,26 @@ def analyst(**settings):
 def test_what_the_custodian_asks_with_is_taken(plan):
     found = served(analyst(), plan, CHOSEN)
     assert (found.features, found.whiten, found.by_count) == ("fourier", 7, CHOSEN.by_count)
-    sentences = ServedFeatures(text_features="sentence/small")
-    assert served(analyst(), plan, sentences).data.text_features == "sentence/small"
+    again = analyst().chosen(found)  # as a run is resumed
+    assert again == found
+    assert served(analyst(whiten=3), plan, CHOSEN).whiten == 3
 
 
-def test_features_of_ones_own_are_kept(plan):
-    found = served(analyst(features="bins"), plan, CHOSEN)
-    assert (found.features, found.by_count) == ("bins", [])
+@pytest.mark.parametrize("own", [{"features": "bins"}, {"features": "box", "box": [[0.0, 1.0]]}])
+def test_features_of_ones_own_are_kept(plan, own):
+    found = served(analyst(**own), plan, CHOSEN)
+    assert (found.features, found.box) == (own["features"], own.get("box", []))
+    assert (found.whiten, found.by_count) == (0, [])
+
+
+def test_texts_are_read_by_the_custodians_model_and_no_place_of_its_machine_is_told(plan):
+    assert model_name("sentence//home/alice/small/") == model_name("sentence/of/small")
+    offered = ServedFeatures(text_features=model_name("sentence//home/alice/small"))
+    assert offered.text_features == "sentence/small"
+    with pytest.raises(InvalidInput, match=r"sentence/small, or its folder.*Found 'hashed'"):
+        served(analyst(), plan, offered)
+    own = replace(analyst(), data=replace(TABLE, text_features="sentence/here/small"))
+    assert served(own, plan, offered).data == own.data
 
 
 def test_a_service_tells_them_and_another_reply_is_no_budget(tmp_path):
