@@ -40,6 +40,7 @@ SHADOWS = 16  # models, each of half of the public rows
 FEW = 10  # non-members of a class, below which its own mean tells little
 IMPROBABLE, TINY = -30.0, 1e-12  # a logit; a deviation
 CONFIDENCE = 0.95
+FEW_OUTSIDE = "above the bound, but so few non-members allow it: name more (--nonmembers)"
 ABOVE = "ABOVE THE BOUND: members and non-members differ otherwise, too, or the ledger is wrong"
 RATIO, LOSS = "likelihood ratio, shadow models on public rows", "loss threshold"
 
@@ -71,8 +72,11 @@ class Attacked:
                 found, low, high = (row[n] for n in ("true_positive_rate", "low", "high"))
                 known = f"{found:13.2%}   ({low:.2%} to {high:.2%})"
             lines.append(f"  {row['false_positive_rate']:12.1%}   {known:33}   {bound}")
+        bounded = [row for row in self.rows if row["bound"] is not None and row["low"] is not None]
         if any(row["above"] for row in self.rows):
             lines.append(ABOVE)
+        elif any(row["low"] > row["bound"] for row in bounded):
+            lines.append(FEW_OUTSIDE)
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -85,6 +85,8 @@ class CountedPlan:
 class ServedFeatures(FirstFeatures):
     """What a custodian's configuration asks with, for an analyst whose own says nothing of it.
 
+    No place on the custodian's machine stands here: ``weights`` is the name of a file.
+
     Args:
         by_count: as of a configuration.
         text_features: ``texts.model_name`` of that of a configuration's data.

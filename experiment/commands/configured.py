@@ -315,7 +315,8 @@ def serve(args: Sequence[str]) -> int:
         from ...teacher.custody import serving
 
     offered = ServedFeatures(
-        features="auto" if config.weights else config.features,  # a file of this machine
+        features=config.features,
+        weights=config.weights and Path(config.weights).name,
         box=config.box,
         whiten=config.whiten,
         by_count=config.by_count,

@@ -159,10 +159,11 @@ def _front(run: FinishedRun) -> dict[str, Any]:
         "dataset": {"name": data, "type": run.config.data.source, "split": "test"},
         "metrics": [{"type": name, "value": value} for name, value in known.items()],
     }
+    network = "linear" if _released(run) else run.config.student.backbone
     front = {
         "library_name": "labelwall",
         "pipeline_tag": task,
-        "tags": ["labelwall", "differential-privacy", "pate", _network(run)],
+        "tags": ["labelwall", "differential-privacy", "pate", network],
     }
     if not known:
         return front
@@ -170,9 +171,9 @@ def _front(run: FinishedRun) -> dict[str, Any]:
     return front | {"metrics": list(scores), "model-index": index}
 
 
-def _network(run: FinishedRun) -> str:
-    """What the student is: a network, or the released classifier."""
-    return "linear" if run.info.backbone.startswith(RELEASED) else run.config.student.backbone
+def _released(run: FinishedRun) -> bool:
+    """Whether the student is the released classifier, in the place of a trained network."""
+    return run.info.backbone.startswith(RELEASED)
 
 
 def render(template: str, shown: dict[str, Any]) -> str:
@@ -210,7 +211,7 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "priors": PRIORS,
         "risks_by": ", ".join(dict.fromkeys(BOUNDS[risk.by] for risk in run.risks)),
         "last": last,
-        "released": run.info.backbone.startswith(RELEASED),
+        "released": _released(run),
         "labels": space,
         "table": run.info.table,
         "shape": run.info.input_shape,

@@ -44,11 +44,11 @@ def service_plan(teacher: str | list[str] | None) -> tuple[Plan, ServedFeatures]
 
 def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
     """An open configuration with the budget, mechanism and score of services' ``plan``, as many
-    rounds as it pays for, and the ``offered`` features unless it names its own.
+    rounds as it pays for, and the ``offered`` features unless it names others.
 
     Raises InvalidInput for a plan that costs more than the configuration says, for texts that
-    another model reads than the custodian's, or where only the configuration can say what is asked;
-    LedgerMismatch for a plan of several mechanisms.
+    another model reads than the custodian's, for weights that only the custodian has, or where only
+    the configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
     """
     if plan.epsilon > config.budget.epsilon:
         rule = f"at least {plan.epsilon:g}, as the service's plan costs"
@@ -78,7 +78,10 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
     caps, rounds = CapsConfig(), config.rounds
     if mechanism.charging is not Charging.PREPAID:  # whose price does not count queries
         caps, rounds = split_rounds(config, mechanism, releases[0].cap, releases[-1].cap)
-    if config.features == "auto":
+    if config.features in ("auto", offered.features):
+        if offered.weights and config.weights is None:
+            rule = f"given with --features {offered.features}: the custodian's {offered.weights}"
+            raise InvalidInput("weights", rule, None)
         config = replace(
             config,
             features=offered.features,

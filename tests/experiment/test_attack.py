@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labelwall as lw
 from labelwall import pipeline
-from labelwall.experiment.attack import CONFIDENCE, LOSS, RATIO, _found
+from labelwall.experiment.attack import CONFIDENCE, FEW_OUTSIDE, LOSS, RATIO, Attacked, _found
 from labelwall.student.student_model import assembled, load, pack
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput
@@ -100,8 +100,10 @@ def test_few_non_members_are_no_reason_for_an_alarm(outside: int) -> None:
     """Members and non-members are alike, and the bound is that of a release that tells nothing."""
     rng, trials = np.random.default_rng(0), 1000
     pairs = [(rng.normal(size=600), rng.normal(size=outside)) for _ in range(trials)]
-    above = sum(_found(0.01, *pair, 0.01)["above"] for pair in pairs)
-    assert above <= (1 - CONFIDENCE) * trials
+    found = [_found(0.01, *pair, 0.01) for pair in pairs]
+    assert sum(row["above"] for row in found) <= (1 - CONFIDENCE) * trials
+    unsure = next(row for row in found if row["low"] > row["bound"] and not row["above"])
+    assert FEW_OUTSIDE in str(Attacked(LOSS, 600, outside, [unsure]))
 
 
 def test_a_linear_model_without_noise_is_found(run: Path) -> None:

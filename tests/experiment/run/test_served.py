@@ -43,6 +43,16 @@ def test_what_the_custodian_asks_with_is_taken(plan):
     again = analyst().chosen(found)  # as a run is resumed
     assert again == found
     assert served(analyst(whiten=3), plan, CHOSEN).whiten == 3
+    assert served(analyst(features="fourier"), plan, CHOSEN).whiten == 7
+
+
+def test_weights_that_only_the_custodian_has_are_asked_for(plan):
+    offered = ServedFeatures(features="timm/resnet18", weights="own.safetensors", whiten=7)
+    with pytest.raises(InvalidInput, match=r"--features timm/resnet18.* own\.safetensors"):
+        served(analyst(), plan, offered)
+    own = analyst(features="timm/resnet18", weights="here/own.safetensors")
+    found = served(own, plan, offered)
+    assert (found.weights, found.whiten) == ("here/own.safetensors", 7)
 
 
 @pytest.mark.parametrize("own", [{"features": "bins"}, {"features": "box", "box": [[0.0, 1.0]]}])
