@@ -197,3 +197,12 @@ def test_an_array_that_inflates_is_refused_before_it_does(tmp_path, monkeypatch)
     np.savez(path, **rows | {"public_x": np.zeros((2, MOST_COLUMNS + 1))})
     with pytest.raises(InvalidInput, match=f"at most {MOST_COLUMNS} numbers"):
         arrays.canonical_rows("public_x", arrays.required_member(path, "public_x"))
+
+
+def test_images_of_16_bits_are_refused_with_what_makes_them_8():
+    rows, white = np.array([[[0, 4095, 65535]]], dtype=np.uint16), 4095
+    with pytest.raises(InvalidInput, match="uint16") as caught:
+        arrays.canonical_rows("public_x", rows)
+    formula = str(caught.value).split("`")[3]
+    scaled = eval(formula, {"rows": rows, "white": white})
+    assert arrays.canonical_rows("public_x", scaled).ravel().tolist() == [0, 255, 255]
