@@ -41,7 +41,7 @@ from .train import (
     features_of,
     on_plain,
     outputs,
-    statistics,
+    standardising,
     train,
     with_head,
 )
@@ -79,7 +79,9 @@ class TrainingRows:
             plain = features(self._network, "public").astype(np.float32)
             if rows.settings.student.backbone == LINEAR:
                 test = features(self._network, "test").astype(np.float32)
-        scale = statistics(plain) if self._backbone == LINEAR else Preprocessing.of_public(plain)
+        scale = Preprocessing()  # a table's columns are scaled, and a student of it scales them
+        if self._backbone == LINEAR or rows.settings.data.source != "table":
+            scale = standardising(self._backbone, plain)
         self.pool, self.test_inputs = Pool(plain, labels, scale.mean, scale.std), test
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

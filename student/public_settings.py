@@ -90,10 +90,12 @@ class ServedFeatures(FirstFeatures):
     Args:
         by_count: as of a configuration.
         text_features: ``texts.model_name`` of that of a configuration's data.
+        white: of its data, too.
     """
 
     by_count: list[CountedPlan] = field(default_factory=list)
     text_features: str = HASHED
+    white: Annotated[float, Field(gt=0)] | None = None
 
 
 def can_count(form: QueryForm) -> bool:

@@ -114,7 +114,7 @@ class StudentInfo:
 
     def __post_init__(self) -> None:
         shape, table = self.input_shape, self.table
-        channels = shape[2] if len(shape) == 3 else 0
+        channels = shape[-1] if len(shape) == 3 or (self.mean and table is None) else 0
         if len(shape) == 2 or (len(shape) == 3 and max(shape) > MAX_SIDE):
             raise _damaged("input_shape")
         if (len(self.mean), len(self.std)) != (channels, channels):

@@ -37,6 +37,7 @@ from .module import STUDENT_MODULES
 from .round_files import EVENTS
 from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
 from .student_config import StudentConfig
+from .tuning import SMALL
 
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
@@ -44,8 +45,6 @@ CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bo
 # computed once. Training standardises them, and the layer takes that in afterwards.
 LINEAR = "linear"
 WEIGHT, BIAS = "head.weight", "head.bias"
-CONSTANT = 1e-6  # deviation below which a feature is left out of the training, relative to the mean
-ENDLESS = 1e30  # its deviation, which leaves nothing of it
 
 
 def train(
@@ -285,11 +284,12 @@ def export(spec: ExtractorSpec, features: np.ndarray) -> ExtractorSpec:
     return replace(spec, center=tuple(center.tolist()), scale=scale)
 
 
-def statistics(features: np.ndarray) -> Preprocessing:
-    """What standardises features like those of PUBLIC rows, float32 [n, d]."""
-    mean, deviation = features.mean(axis=0), features.std(axis=0)
-    deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, ENDLESS)
-    return Preprocessing(tuple(mean.tolist()), tuple(deviation.tolist()))
+def standardising(backbone: str, inputs: np.ndarray) -> Preprocessing:
+    """What standardises rows like PUBLIC ones for a student: images, columns in units of their own,
+    and all features of a linear one. Vectors of small numbers stay, as networks make them.
+    """
+    small = inputs.ndim == 2 and np.abs(inputs).max(initial=0) <= SMALL
+    return Preprocessing() if small and backbone != LINEAR else Preprocessing.of_public(inputs)
 
 
 def on_plain(weights: bytes, pool: Pool) -> bytes:

@@ -321,6 +321,7 @@ def serve(args: Sequence[str]) -> int:
         whiten=config.whiten,
         by_count=config.by_count,
         text_features=model_name(config.data.text_features),
+        white=config.data.white,
     )
     serving.serve(side, rest.service, entropy=SystemEntropy(), features=asdict(offered))
     return 0

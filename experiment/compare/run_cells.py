@@ -24,7 +24,7 @@ from ...student.measures import means
 from ...student.public_settings import PublicSide
 from ...student.scores import measured
 from ...student.several_devices import parallel, require_devices
-from ...student.train import LINEAR, outputs, statistics, train
+from ...student.train import LINEAR, outputs, standardising, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.baseline_settings import (
@@ -406,21 +406,20 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
     else:
         known = has_truth(public.labels)
         inputs, codes = public.inputs[known], space.encode("public_y", public.labels[known])
-    scale, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
-    if student.backbone == LINEAR:
-        if inputs.ndim == 4:
-            embedder = _first_embedder(config.public_side(), bench)
-            inputs, tests = (embedder.features(x).astype(np.float32) for x in (inputs, tests))
-        scale = statistics(inputs)
+    shown = public.inputs
+    if student.backbone == LINEAR and inputs.ndim == 4:
+        features = _first_embedder(config.public_side(), bench).features
+        inputs, tests, shown = (features(x).astype(np.float32) for x in (inputs, tests, shown))
+    scale = standardising(student.backbone, shown)
     pool = Pool(inputs, space, scale.mean, scale.std)
-    lesson = Lesson(pool=pool, labels=labels)
+    lesson = Lesson(pool=pool, labels=space.expand(codes))
     weights = train(student, lesson, run_dir=folder / "student", seed=config.seed)
     said = outputs(pool.spec(student.backbone, weights), tests)
     score = space.score(space.predict(said), public.test_labels)
     told = means(measured(bench.task, public, space.probabilities(said)))
     return {
         "epsilon": None,
-        "labels": len(labels) if reference == "true_labels" else None,
+        "labels": len(codes) if reference == "true_labels" else None,
         "label_accuracy": None if score["accuracy"] is None else 1.0,
         **score,
         **told,

@@ -46,12 +46,13 @@ class Config(PrivateSide, PublicSide):
         """
         fixed = self.features not in ("auto", known.features)
         private = self if self.teacher is None else known
+        white = self.data.white if self.teacher is None else self.data.white or known.data.white
         texts = known.data.text_features
         if texts != HASHED:  # both were rehearsed
             texts = self.data.text_features
         return replace(
             self,
-            data=replace(self.data, text_features=texts),
+            data=replace(self.data, text_features=texts, white=white),
             budget=private.budget,
             evaluate=private.evaluate,
             privacy=private.privacy,

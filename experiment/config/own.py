@@ -95,7 +95,6 @@ SAMPLE = 1_000  # public images whose size and colour are read
 # slowly on two cores.
 MIN_SIDE, MAX_SIDE = 16, 96
 PHOTOGRAPH = 32  # side from which grey images are read as colours, for networks of photographs
-GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
 
 
@@ -395,7 +394,7 @@ def _look_at_folders(config: DataConfig, classes: Sequence[str]) -> Findings:
         labelled = max(labelled, sum(readers.is_image(path) for path in list_files(test)))
     else:
         labelled -= (test_rows := held_out(labelled))
-    kind = "grey" if modes <= GREY_MODES else "colour"
+    kind = "grey" if modes <= readers.GREYS else "colour"
     most = max(deep, default=0.0)  # white is 1, or all bits of the fewest that hold it
     white = 2.0 ** max(8, int(most).bit_length()) - 1 if most > 1 else 1.0
     return Findings(

@@ -346,6 +346,6 @@ def labelled_rows(public: PublicData, most: int, seed: int) -> LabelledRows | No
 def public_box(inputs: np.ndarray) -> list[list[float]]:
     """The range of PUBLIC vectors (float32 [n, d]) on each side, a little wider: [low, high]."""
     low, high = (inputs.min(axis=0).astype(np.float64), inputs.max(axis=0).astype(np.float64))
-    room = np.maximum(0.01 * (high - low), 1e-6)
+    room = np.maximum(0.01 * (high - low), 1e-5 * (1 + np.abs(low)))  # more than digits leave
     sides = np.stack([low - room, high + room], axis=1)
     return [[float(f"{a:.6g}"), float(f"{b:.6g}")] for a, b in sides]

@@ -13,6 +13,7 @@ from ...teacher.accounting.risk import Risk, risks, table
 from ...teacher.custody.schedule import Schedule
 from ...teacher.custody.solver import solved, solved_line, solved_numbers
 from ...wall.console import Console
+from ...wall.datasets import readers
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData, listed
@@ -90,6 +91,11 @@ def announce(data: DataConfig, given: Schedule, known: Schedule, console: Consol
         console.say(line)
     if data.white is not None:
         console.say(f"greys of more than 8 bits: {data.white:g} is white (data.white)")
+    elif data.source == "folder" and not data.draws and readers.shows_greys(data.public):
+        console.say(
+            "no public image is a grey of more than 8 bits: in private ones that are, 65535 is "
+            "white, or a DICOM file's own limit; `--data.white 4095` would be for 12 bits"
+        )
 
 
 def describe_plan(given: Schedule, progress: Progress = no_progress) -> dict[str, Any]:

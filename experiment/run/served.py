@@ -91,6 +91,7 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
         )
     return replace(
         config,
+        data=replace(config.data, white=config.data.white or offered.white),
         budget=BudgetConfig(
             epsilon=plan.epsilon, delta=plan.delta, periods=plan.periods, reserve=_reserve(plan)
         ),

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.datasets.data_config import DataConfig
+from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, write_file
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
-from ..records.private_records import require_columns, table_columns
+from ..records.private_records import require_columns, require_form, table_columns
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -96,11 +97,16 @@ def require_there(data: DataConfig) -> None:
     InvalidInput if their table lacks a column that public rows have, the label, or the named column
     of ids or of persons. The names of its columns are public.
     """
-    if data.private is not None and not Path(data.private).exists():
+    place, images = data.private, data.source == "folder"
+    if place is not None and not (Path(place).is_dir() if images else Path(place).exists()):
         rule = "an existing file or folder"
-        raise MissingData(f"`data.private` must be {rule}. Found {data.private!r}.")
+        if images:
+            rule = "an existing folder, with a folder of images for each class"
+        raise MissingData(f"`data.private` must be {rule}. Found {place!r}.")
     if data.source == "table":
         require_columns(data, table_columns(data))
+    if data.source == "arrays":
+        require_form(data, describe(data))
 
 
 def require_budget(side: PrivateSide) -> None:

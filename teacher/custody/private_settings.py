@@ -65,7 +65,7 @@ class PrivateSide(Computing):
         self.evaluate.require_two(self.data.labels, self.data.classes)
         if self.budget.periods > 1 and self.scale.shards:
             raise InvalidInput("budget.periods", "1 with scale.shards", self.budget.periods)
-        if self.privacy.unit == "person":
+        if self.privacy.unit == "person" and self.teacher is None:  # else the rows are others'
             self._require_persons()
         _ = self.ledger_url, self.anchor_place  # raise InvalidInput
 

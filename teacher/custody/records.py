@@ -50,7 +50,9 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     read = f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable"
     clash = f"{present} of the usable have an id that is present: remove those first"
     lines = (read, f"left out: {bad or 'none'}", clash if present else "no id is present")
-    return _report(lines if dry_run else lines[:2], f"{len(usable.ids)} added", dry_run)
+    again = f", {present} were there already" if present else ""
+    done = f"{len(usable.ids) - present} added{again}"
+    return _report(lines if dry_run else lines[:2], done, dry_run)
 
 
 def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
@@ -64,6 +66,8 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
             remove_for_all(teacher, side.directory or Path(), ids)
     named = "ids" if side.privacy.unit == "row" else "persons"
     lines = [f"{len(ids)} {named}, {present} of them present"]
+    if not present:
+        lines.append("NOBODY IS REMOVED: ids are compared as they are written (0012 is not 12)")
     if side.privacy.unit == "row" and numbered(side.data):
         lines.append("an id is a row's place: leave the row there, or each later one takes another")
     return _report(lines, f"{present} removed", dry_run)

@@ -10,9 +10,10 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.datasets.columns import texts
+from ...wall.datasets.csv_files import read_lines
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
-from ...wall.datasets.readers import is_image
+from ...wall.datasets.readers import ATTRIBUTES, is_image
 from ...wall.datasets.sources import describe
 from ...wall.datasets.tables import encoding
 from ...wall.errors import shortened
@@ -40,6 +41,7 @@ REASONS = {
     NO_PERSON: "rows without a person, or of two",
 }
 SHOWN = 20  # labels of bad rows
+FLAT = 64  # of 255: the contrast of an image below which its white may be a wrong one
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
 )
@@ -66,6 +68,12 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         "rows that a run drops silently",
         *(f"  {n:>8}  {reason}" for reason, n in bad_rows(read, unit).items()),
     ]
+    if rows.persons is not None:
+        each = np.unique(rows.persons, return_counts=True)[1]
+        few, many = (each.min(), each.max()) if len(each) else (0, 0)
+        lines += ["", f"persons with usable rows: {len(each)}, with {few} to {many} rows each"]
+    if config.source == "folder" and len(rows.inputs):
+        lines += _of_greys(rows.inputs)
     bad = np.flatnonzero(read.verdicts != GOOD)
     if len(bad) and config.source in ("folder", "arrays", "table"):
         labels = Counter(zip(_written(config)[bad], read.verdicts[bad].tolist(), strict=True))
@@ -92,10 +100,27 @@ def _of_columns(config: DataConfig) -> list[str]:
     return lines
 
 
+def _of_greys(images: np.ndarray) -> list[str]:
+    """A line about images uint8 [n, h, w, c] of which most have hardly any contrast."""
+    middle = int(np.median(np.ptp(images.reshape(len(images), -1), axis=1)))
+    if middle >= FLAT:
+        return []
+    line = f"half of the images have no contrast above {middle} of 255: data.white says what is"
+    return ["", f"{line} white in greys of more than 8 bits"]
+
+
 def _written(config: DataConfig) -> np.ndarray:
-    """Each row's label as its file has it, the top folder of an image: texts, object [n]."""
+    """Each row's label as its file has it: texts, object [n].
+
+    An image's label is its top folder, or its line of attributes.
+    """
     if config.source == "folder":
-        paths = filter(is_image, list_files(Path(config.private or "")))
+        root = Path(config.private or "")
+        paths = list(filter(is_image, list_files(root)))
+        if config.labels == "attributes":
+            told = filter(None, read_lines(root / ATTRIBUTES)[1])
+            lines = {path: ", ".join(cells) for path, *cells in told}
+            return np.array([lines.get(path, "no line") for path in paths], dtype=object)
         return np.array([path.rpartition("/")[0].split("/")[0] for path in paths], dtype=object)
     if config.source == "arrays":
         return texts(required_member(config.path, LABELS))

@@ -364,16 +364,21 @@ def _arrays(
     return counts[INPUTS], lambda block: _array_rows(task, next(parts), block.start, earlier)
 
 
-def _array_rows(
-    task: Task, columns: Mapping[str, np.ndarray], first: int, earlier: Counter[int]
-) -> Ingested:
-    """Rows of an npz file, the first of which has the number ``first``."""
-    inputs = arrays.canonical_rows(INPUTS, columns[INPUTS])
+def _inputs(task: Task, rows: np.ndarray) -> np.ndarray:
+    """Private rows as the wall carries them. Raises InvalidInput unless they are as public_x is."""
+    inputs = arrays.canonical_rows(INPUTS, rows)
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
         raise InvalidInput(INPUTS, rule, shape_text(inputs))
-    labels = task.labels.encode(LABELS, columns[LABELS])
+    return inputs
+
+
+def _array_rows(
+    task: Task, columns: Mapping[str, np.ndarray], first: int, earlier: Counter[int]
+) -> Ingested:
+    """Rows of an npz file, the first of which has the number ``first``."""
+    inputs, labels = _inputs(task, columns[INPUTS]), task.labels.encode(LABELS, columns[LABELS])
     given, persons = columns.get(IDS), None
     if given is not None and (given.dtype.kind not in "iu" or given.ndim != 1):
         raise InvalidInput(IDS, "whole numbers [n]", shape_text(given))
@@ -401,6 +406,16 @@ def table_columns(config: DataConfig) -> list[str]:
     """Names of the columns of the private rows' table, which are public. Raises as read_table."""
     named = ("data.path", config.path) if config.split else ("data.private", config.private)
     return column_names(*named)
+
+
+def require_form(config: DataConfig, task: Task) -> None:
+    """Raise InvalidInput unless a private array's rows are of the ``task``'s form, which is public.
+
+    No row is read.
+    """
+    path = arrays.require_arrays(config.path)
+    if arrays.has_member(path, INPUTS):
+        _inputs(task, arrays.member_form(path, INPUTS))
 
 
 def require_columns(

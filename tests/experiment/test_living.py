@@ -90,6 +90,16 @@ def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(folder, 
         assert len(np.load(cache)["digests"]) == 200 + 3 - 2
 
 
+def test_what_was_not_there_or_is_there_already_is_said(folder, capsys):
+    assert records("remove", "--ids", "424242") == 0
+    assert "NOBODY IS REMOVED" in capsys.readouterr().out
+    more([5, 6])
+    assert records("add", "--rows", "more.npz") == 0
+    assert "2 added; nothing" in capsys.readouterr().out
+    assert records("add", "--rows", "more.npz") == 0
+    assert "0 added, 2 were there already; nothing" in capsys.readouterr().out
+
+
 def test_a_dry_run_changes_nothing_and_says_what_would_be(folder, capsys):
     def state() -> dict[str, bytes]:
         files = [path for path in Path("custody").iterdir() if path.name != "lock"]

@@ -12,10 +12,11 @@ from scipy.special import softmax
 from labelwall.student import losses
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.student_config import StudentConfig
-from labelwall.student.train import BIAS, WEIGHT, on_plain, outputs, statistics, train, with_head
+from labelwall.student.train import BIAS, WEIGHT, on_plain, outputs, standardising, train, with_head
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import build, load, to_safetensors
+from labelwall.wall.preprocessing import Preprocessing
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trained(public: np.ndarray, labels: np.ndarray, tmp_path) -> tuple[Pool, bytes]:
-    scale = statistics(public)
+    scale = Preprocessing.of_public(public)
     pool = Pool(public, ClassLabels.of(CLASSES), scale.mean, scale.std)
     config = StudentConfig(backbone="linear", objective="supervised", augment="none", steps=200)
     return pool, train(config, Lesson(pool=pool, labels=labels), run_dir=tmp_path, seed=1)
@@ -163,3 +164,16 @@ def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:
     )
     for name, tensor in load(student).trunk.state_dict().items():
         torch.testing.assert_close(tensor, below.trunk.state_dict()[name])
+
+
+def test_columns_in_units_of_their_own_are_standardised_and_small_vectors_stay() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=99) * 1e4 + 3e5, rng.normal(size=99), np.full(99, 5)])
+    own = rows.astype(np.float32)
+    scaled = standardising("mlp", own)(own)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-3)
+    np.testing.assert_allclose(scaled.std(axis=0, correction=0), [1, 1, 0], atol=1e-3)
+    assert standardising("mlp", own / 1e6) == Preprocessing()
+    assert standardising("linear", own / 1e6) == Preprocessing.of_public(own / 1e6)
+    images = rng.integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)
+    assert len(standardising("small_cnn", images).mean) == 3

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from labelwall.student.student_model import KEY, assembled, load, unpack
+from labelwall.student.student_model import KEY, assembled, load, pack, unpack
 from labelwall.student.train import outputs
 from labelwall.wall import networks as architectures
 from labelwall.wall.datasets.readers import decode
@@ -182,6 +182,17 @@ def test_a_file_takes_no_more_memory_than_it_has(tmp_path: Path, monkeypatch) ->
         file.truncate(1 << 40)  # a terabyte of nothing
     with pytest.raises(InvalidInput, match="bytes"):
         load(path)
+
+
+def test_vectors_may_have_a_scale_of_their_own() -> None:
+    plain = students.student(shape=students.VECTOR)
+    size = students.VECTOR[0]
+    info = replace(plain.info, mean=(3.0,) * size, std=(2.0,) * size)
+    scaled = assembled(unpack(pack(info, plain.weights)), plain.weights)
+    rows = np.random.default_rng(0).normal(size=(5, size)).astype(np.float32)
+    np.testing.assert_allclose(scaled.outputs(rows * 2 + 3), plain.outputs(rows), atol=1e-4)
+    with pytest.raises(InvalidInput, match="mean, std"):
+        replace(info, mean=(3.0,) * 2, std=(2.0,) * 2)
 
 
 def test_answers_for_other_shares_are_bayes_rule() -> None:

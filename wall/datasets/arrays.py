@@ -8,18 +8,19 @@ import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData, shape_text
+from ..errors import InvalidInput, MissingData, listed, shape_text
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, has_truth, readable
 from ..progress import TaskProgress
 from .data_config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names
 
+MANY = 30  # classes by number, which may be meant as values
 # A larger PUBLIC array of an npz file is refused if it was compressed more often
 PACKED_BYTES, PACKED_TIMES = 1 << 30, 100
 
@@ -28,20 +29,47 @@ def describe(config: DataConfig) -> Task:
     """The task. Undeclared names are the texts of test_y and public_y, or their numbers."""
     space, path = config.declared_labels, require_arrays(config.path)
     if not space.names:
-        given = {"test_y": _labels} if _tested(path) else {}
-        given |= {"public_y": _public_labels} if has_member(path, "public_y") else {}
-        columns = {name: required_member(path, name) for name in given}
+        columns = {name: required_member(path, name) for name in _labelled(path)}
         if any(column.dtype.kind == "U" for column in columns.values()):
             shown = {name: readable(column) for name, column in columns.items()}
             names = class_names(shown.get("test_y", []), shown.get("public_y", []))
             space = label_space(config.labels, names)
-        else:
-            known = [read(space, config, name, None) for name, read in given.items()]
-            known = [labels[has_truth(labels)] for labels in known if has_truth(labels).any()]
-            space = space.numbered(np.concatenate(known)) if known else space
+        elif len(known := _known(space, config)):
+            space = space.numbered(known)
         if not space.names:
             raise no_names(space)
     return Task(space, _inputs(config, "public_x").shape[1:])
+
+
+def _labelled(path: Path) -> dict[str, Callable[..., np.ndarray]]:
+    """The PUBLIC arrays of labels that there are, with how they are read."""
+    given: dict[str, Callable[..., np.ndarray]] = {"test_y": _labels} if _tested(path) else {}
+    return given | ({"public_y": _public_labels} if has_member(path, "public_y") else {})
+
+
+def _known(space: LabelSpace, config: DataConfig) -> np.ndarray:
+    """All PUBLIC labels that are there; empty where none is."""
+    given = _labelled(require_arrays(config.path))
+    found = [read(space, config, name, None) for name, read in given.items()]
+    found = [labels[has_truth(labels)] for labels in found if has_truth(labels).any()]
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def labels_read(config: DataConfig) -> list[str]:
+    """Lines about classes by number: those that no PUBLIC label shows, and very many."""
+    space, found = config.declared_labels, describe(config).labels
+    columns = [
+        required_member(config.path, name) for name in _labelled(require_arrays(config.path))
+    ]
+    if space.names or space.kind != "class" or any(each.dtype.kind == "U" for each in columns):
+        return []
+    absent = np.setdiff1d(np.arange(found.num_labels), _known(space, config))
+    line = f"no public or test row is of class {listed([*map(str, absent)])}: labels count from 0; "
+    lines = [f"{line}as texts, those that occur are the classes"] if len(absent) else []
+    if found.num_labels > MANY:
+        values = "`--data.labels value --data.bounds '[LOW, HIGH]'` would take them for values"
+        lines.append(f"{found.num_labels} classes by number: {values}")
+    return lines
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
@@ -167,6 +195,13 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
             rows = min(size, shape[0] - first)
             content = bytearray(member.read(rows * width))
             yield np.frombuffer(content, dtype).reshape(rows, *shape[1:])
+
+
+def member_form(path: Path, name: str) -> np.ndarray:
+    """No rows of an array, of its dtype and shape. Raises InvalidInput as ``member_rows`` does."""
+    with _numbers(name), _member(require_arrays(path), name).open("rb") as member:
+        dtype, shape, _ = _header(member)
+        return np.zeros((0, *shape[1:]), dtype)
 
 
 def member_rows(path: Path, name: str) -> int:

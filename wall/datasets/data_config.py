@@ -123,7 +123,8 @@ class DataConfig:
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
         white: what is white in grey images of more than 8 bits or of floating numbers, for folder;
-            0 is black. 65535 when null; for your own images by the public ones.
+            0 is black. When null a DICOM file's own limits, and 65535 for others; for your own
+            images by the public ones.
         classes: the public list of names of classes or attributes, in order (names); when empty,
             the labels of the test and public rows, or the columns of test's attributes.csv (for
             folder), or numbers by test_y and public_y (for arrays). Published data sets have their
@@ -166,7 +167,7 @@ class DataConfig:
         if self.source == "arrays" and self.path and os.path.isdir(self.path):
             require_apart(**{f"{n}_x": os.path.join(self.path, f"{n}_x.npy") for n in SPLITS})
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
-            rule = "[low, high] with labels: value, and left out with others"
+            rule = "'[low, high]' with labels: value, such as '[0, 110]', and left out with others"
             raise InvalidInput("data.bounds", rule, self.bounds)
         kind = self.declared_labels.kind  # raises if names or bounds break its rules
         if kind not in facts.kinds:

@@ -13,6 +13,7 @@ SUFFIXES = (".dcm", ".nii", ".nii.gz")
 MAX_BYTES = 1 << 30  # of a file
 MAX_VOXELS = 1 << 28  # of a volume, which may be read as a whole
 FAR = 1e9  # a grey that is beyond every window
+ENDS = "ends"
 
 for _name in ("pydicom", "nibabel", "nibabel.global"):  # which would print what a file holds
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
@@ -33,7 +34,8 @@ def require_packages() -> None:
 def open_slice(path: Path, most: int) -> Image.Image:
     """The middle frame of a DICOM file, or the middle axial slice of a NIfTI file.
 
-    ``most``: pixels. Greys are float32 (mode F), or 8 bits if the file has a window. Raises
+    ``most``: pixels. Greys are float32 (mode F), or 8 bits if the file has a window. Those of a
+    DICOM file have its own black and white, ``info[ENDS]``, by the bits that it stores. Raises
     ValueError for larger files, and whatever the packages raise. They print nothing of a file.
     """
     if not path.is_file() or path.stat().st_size > MAX_BYTES:
@@ -67,12 +69,14 @@ def _frame(path: Path, most: int) -> Image.Image:
         low, high = shown[-2:]
         part = (shown[:-2].reshape(greys.shape) - low) / (high - low)
         return Image.fromarray(np.rint(255 * (1 - part if inverted else part)).astype(np.uint8))
+    bits = int(about.BitsStored)
+    first = -(1 << (bits - 1)) if about.PixelRepresentation else 0
+    ends = np.sort(apply_modality_lut(np.array([first, first + (1 << bits) - 1]), about))
     if inverted:
-        bits = int(about.BitsStored)
-        first = -(1 << (bits - 1)) if about.PixelRepresentation else 0
-        ends = apply_modality_lut(np.array([first, first + (1 << bits) - 1]), about)
         greys = float(ends.sum()) - greys
-    return Image.fromarray(greys.astype(np.float32))
+    image = Image.fromarray(greys.astype(np.float32))
+    image.info[ENDS] = tuple(map(float, ends))
+    return image
 
 
 def _of_frame(about: Any, frame: int) -> None:

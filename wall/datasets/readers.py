@@ -1,5 +1,6 @@
 """Image folders: a folder of images for each class, or an attributes.csv in each folder."""
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -30,6 +31,7 @@ SUFFIXES = (
     *medical.SUFFIXES,
 )
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
+GREYS = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes of them
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
 DEEPEST = 65535.0  # white in these, if nothing else is said
 CHUNK = 128  # images decoded by one task of the thread pool
@@ -179,7 +181,8 @@ def pixels_of(
     """
     # JPEG: decode at a reduced scale, still at least twice what is kept
     image.draft("L" if channels == 1 else "RGB", (2 * size[1], 2 * size[0]))
-    upright = _eight_bits(ImageOps.exif_transpose(image), white or DEEPEST)
+    ends = (0.0, white) if white else image.info.get(medical.ENDS, (0.0, DEEPEST))
+    upright = _eight_bits(ImageOps.exif_transpose(image), *ends)
     if upright.has_transparency_data:
         drawn = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn)
@@ -200,12 +203,25 @@ def fit(rows: np.ndarray, height: int, width: int, channels: int) -> np.ndarray:
     return np.array(fitted, dtype=np.uint8).reshape(len(rows), height, width, channels)
 
 
-def _eight_bits(image: Image.Image, white: float) -> Image.Image:
-    """Greys of more than 8 bits scaled from 0..``white``: Pillow's own conversion clips them."""
+def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
+    """Greys of more than 8 bits scaled from black..white: Pillow's own conversion clips them."""
     if not image.mode.startswith(DEEP):
         return image
-    greys = np.nan_to_num(np.asarray(image, dtype=np.float32)).clip(0, white)
-    return Image.fromarray((greys * 255 / white).astype(np.uint8))
+    greys = np.nan_to_num(np.asarray(image, dtype=np.float32)).clip(black, white) - black
+    return Image.fromarray((greys * 255 / (white - black)).astype(np.uint8))
+
+
+def shows_greys(public: str | None) -> bool:
+    """Whether the first readable image of a PUBLIC folder is a grey one."""
+    folder = Path(public or "")
+    if not public or not folder.is_dir():
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in filter(is_image, list_files(folder)):
+            with contextlib.suppress(Exception), open_image(folder / path) as image:
+                return image.mode in GREYS
+    return False
 
 
 @dataclass(frozen=True, eq=False, repr=False)

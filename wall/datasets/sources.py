@@ -289,6 +289,7 @@ def facts(config: DataConfig) -> list[str]:
     named = "classes" if space.kind == "class" else space.kind
     lines = [] if space.kind == "value" else [f"{named}: {listed(space.names)}"]
     lines += tables.labels_read(config) if config.source == "table" else []
+    lines += arrays.labels_read(config) if config.source == "arrays" else []
     if config.source == "folder" and (empty := readers.empty_folders(config)):
         lines.append(f"folders without images, which are no classes: {listed(empty)}")
     lines += [config.drawn_from] if config.draws else []

@@ -50,6 +50,16 @@ def test_what_the_custodian_asks_with_is_taken(plan):
     assert served(analyst(features="fourier"), plan, CHOSEN).whiten == 7
 
 
+def test_white_of_deep_greys_is_taken_unless_it_is_given(plan):
+    offered = replace(CHOSEN, white=4095.0)
+    found = served(analyst(), plan, offered)
+    assert found.data.white == 4095.0
+    assert analyst().chosen(found) == found
+    own = replace(analyst(), data=replace(TABLE, white=255.0))
+    assert served(own, plan, offered).data.white == 255.0
+    assert own.chosen(served(own, plan, offered)).data.white == 255.0
+
+
 def test_weights_that_only_the_custodian_has_are_asked_for(plan):
     offered = ServedFeatures(features="timm/resnet18", weights="own.safetensors", whiten=7)
     with pytest.raises(InvalidInput, match=r"--features timm/resnet18.* own\.safetensors"):

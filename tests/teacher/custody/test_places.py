@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labelwall.teacher.custody import places
-from labelwall.teacher.custody.groups import RoundConfig
+from labelwall.teacher.custody.groups import PrivacyConfig, RoundConfig
 from labelwall.teacher.custody.private_settings import PrivateSide
 from labelwall.wall.datasets.data_config import DataConfig
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput, MissingData
 from tests.wall.datasets.small import write_lines, write_splits
 
 
@@ -73,3 +74,23 @@ def test_the_directory_lies_beside_own_rows_unless_it_is_named(tmp_path):
     assert places.beside_rows(replace(side, custodian_dir="here")).directory == Path("here")
     published = PrivateSide(data=DataConfig(source="mnist"), rounds=side.rounds)
     assert places.beside_rows(published).directory is None
+
+
+def test_private_rows_of_another_form_are_refused_before_a_rehearsal(tmp_path):
+    (tmp_path / "labels.csv").write_text("file,label")
+    images = DataConfig(source="folder", private=str(tmp_path / "labels.csv"))
+    with pytest.raises(MissingData, match="a folder of images for each class"):
+        places.require_there(images)
+    rows = {"public_x": np.zeros((4, 8, 8), np.uint8), "test_x": np.ones((4, 8, 8), np.uint8)}
+    deep = np.zeros((5, 8, 8), np.uint16)
+    np.savez(tmp_path / "a.npz", test_y=np.arange(4), private_x=deep, private_y=[0], **rows)
+    with pytest.raises(InvalidInput, match=r"`private_x` must be .*uint16.*white"):
+        places.require_there(DataConfig(source="arrays", path=str(tmp_path / "a.npz")))
+
+
+def test_who_asks_others_names_no_persons_of_its_own():
+    data, persons = DataConfig(source="folder", public="u", test="t"), PrivacyConfig(unit="person")
+    given = {"data": data, "privacy": persons, "rounds": [RoundConfig(queries=5)]}
+    with pytest.raises(InvalidInput, match=r"data\.person"):
+        PrivateSide(**given)
+    assert PrivateSide(**given, teacher="http://127.0.0.1:1").privacy == persons

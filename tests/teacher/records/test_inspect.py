@@ -1,5 +1,6 @@
 """The custodian's preview: counts against rows made by hand, and its mark as private."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,25 @@ def test_columns_that_can_not_be_read_are_shown(tmp_path):
     text = preview(config)
     assert "size: 30 of 30 cells are no number, as '0,5'" in text.split(title)[1]
     assert "30 rows, 30 usable" in text
+
+
+def test_persons_flat_images_and_attributes_are_told(tmp_path):
+    """What the custodian can not see elsewhere, and a run may not say."""
+    for number in range(4):
+        for split in ("private", "public", "test"):
+            place = tmp_path / split / f"p{number % 3}"
+            place.mkdir(parents=True, exist_ok=True)
+            grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * (62 if split == "private" else 4)
+            shown = Image.fromarray(grey if split == "private" else grey.astype(np.uint8))
+            shown.save(place / f"{number}.png")
+    files = [f"p{number % 3}/{number}.png" for number in range(4)]
+    for split, cells in (("private", ["1", "0", "maybe", "1"]), ("test", ["0", "1", "1", "0"])):
+        lines = [f"{file},{cell}" for file, cell in zip(files, cells, strict=True)]
+        (tmp_path / split / "attributes.csv").write_text("\n".join(["path,round", *lines, ""]))
+    places = {split: str(tmp_path / split) for split in ("private", "public", "test")}
+    config = DataConfig("folder", labels="attributes", person="path", image_size=8, **places)
+    text = preview(config, unit="person")
+    assert "persons with usable rows: 2, with 1 to 2 rows each" in text
+    assert "half of the images have no contrast above 15 of 255" in text
+    assert "'maybe': labels outside the public classes" in text
+    assert "contrast" not in preview(replace(config, white=4095.0), unit="person")

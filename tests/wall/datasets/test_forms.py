@@ -212,6 +212,20 @@ def test_an_array_that_inflates_is_refused_before_it_does(tmp_path, monkeypatch)
         arrays.canonical_rows("public_x", arrays.required_member(path, "public_x"))
 
 
+def test_numbers_that_no_label_shows_and_very_many_are_said(tmp_path):
+    rows = np.arange(80.0).reshape(40, 2)
+    labels = np.array([1, 2, 3, 4, 5, 7] * 6 + [1, 2, 3, 4])
+    given = {"public_x": rows, "test_x": rows, "private_x": rows, "private_y": labels}
+    config = DataConfig("arrays", path=str(tmp_path / "a.npz"))
+    np.savez(tmp_path / "a.npz", test_y=labels, **given)
+    assert "no public or test row is of class 0, 6: labels count from 0" in facts(config)[1]
+    np.savez(tmp_path / "a.npz", test_y=labels.astype(str), **given)
+    assert facts(config) == ["classes: 1, 2, 3, 4, 5, 7"]
+    np.savez(tmp_path / "a.npz", test_y=np.arange(40), **given)
+    (line,) = facts(config)[1:]
+    assert line.startswith("40 classes by number: `--data.labels value --data.bounds")
+
+
 def test_images_of_16_bits_are_refused_with_what_makes_them_8():
     rows, white = np.array([[[0, 4095, 65535]]], dtype=np.uint16), 4095
     with pytest.raises(InvalidInput, match="uint16") as caught:

@@ -77,6 +77,21 @@ def test_without_a_window_white_is_the_public_setting(tmp_path: Path) -> None:
     np.testing.assert_allclose(shown(signed, white=630), (629 - RAMP) / 630 * 255, atol=1)
 
 
+def test_without_a_window_or_a_setting_white_is_the_files_own_limit(tmp_path: Path) -> None:
+    """Twelve bits beside public images of eight are not nearly black."""
+    bits = {"BitsStored": 12, "HighBit": 11}
+    plain = shown(write_dicom(tmp_path / "a.dcm", (RAMP * 6).astype(np.uint16), **bits))
+    np.testing.assert_allclose(plain, RAMP * 6 / 4095 * 255, atol=1)
+    scaled = {"RescaleSlope": 2, "RescaleIntercept": -1000, **bits}
+    pixels = shown(write_dicom(tmp_path / "b.dcm", (RAMP * 6).astype(np.uint16), **scaled))
+    np.testing.assert_array_equal(pixels, plain)
+    inverted = {"PhotometricInterpretation": "MONOCHROME1", **bits}
+    pixels = shown(write_dicom(tmp_path / "c.dcm", (RAMP * 6).astype(np.uint16), **inverted))
+    np.testing.assert_allclose(pixels, 255 - plain.astype(float), atol=1)
+    signed = shown(write_dicom(tmp_path / "d.dcm", RAMP * 50 - 16000))
+    np.testing.assert_allclose(signed, (RAMP * 50.0 - 16000 + 32768) / 65535 * 255, atol=1)
+
+
 def test_the_middle_frame_and_colours(tmp_path: Path) -> None:
     frames = np.stack([RAMP, RAMP + 1, RAMP * 0 + 300, RAMP + 3])
     assert (shown(write_dicom(tmp_path / "a.dcm", frames), white=600) == 127).all()
