@@ -8,12 +8,10 @@ from scipy.special import expit
 
 from ...wall.label_kinds import steps_of
 from ...wall.messages import ABSTAINED, Outcome
-from .fit_attributes import attribute_weights
-from .fit_classes import class_weights
+from .fit_classes import attribute_weights, class_weights
 from .fit_values import value_weights
 from .fitted import CERTAIN, Doubt, Fitted
-from .labelled import Labelled, PublicLabels, better
-from .labelled_values import LabelledValues, with_values
+from .labelled import Labelled, LabelledValues, PublicLabels, better, with_values
 from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, unit_inputs, with_bias
 from .moments import class_probabilities
 from .shares import Shares, favour_alike

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import r2_score
 
 from labelwall.student.asking.features import extractor_of_round
-from labelwall.student.linear.labelled_values import labelled_values
+from labelwall.student.linear.labelled import labelled_values
 from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.measure import FitSettings, unit_inputs
 from labelwall.student.linear.released_network import as_network
