@@ -50,7 +50,7 @@ from labelwall.student.asking.features import (
 )
 from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.student.linear.labelled import labelled_classes
-from labelwall.student.linear.released_network import as_network
+from labelwall.student.linear.stored import as_network
 from labelwall.student.round_files import CLASSIFIER
 from labelwall.student.train import outputs
 from labelwall.teacher.custody import solver

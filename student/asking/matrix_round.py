@@ -31,9 +31,8 @@ from ...wall.matrices import (
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Receipt, join_receipts
 from ...wall.questions import CellsForm, Round, SumsForm
 from ..linear.labelled import Labelled, PublicLabels
-from ..linear.linear_model import LinearModel, fit
+from ..linear.linear_model import LinearModel, Says, fit, with_neighbours
 from ..linear.measure import FitSettings, unit_inputs
-from ..linear.neighbours import Says, with_neighbours
 from ..linear.shift_of_counts import compared
 from ..linear.stored import stored_fit
 from ..linear.tuning import SURE_COUNT

@@ -10,7 +10,7 @@ from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.linear.labelled import labelled_values
 from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.measure import FitSettings, unit_inputs
-from labelwall.student.linear.released_network import as_network
+from labelwall.student.linear.stored import as_network
 from labelwall.student.train import outputs
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import ValueLabels
