@@ -31,6 +31,7 @@ from ...wall.datasets.tables import (
 )
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
+from ...wall.messages import blank_inputs
 from ...wall.progress import TaskProgress, no_progress
 from .persons import NOBODY, codes_in, codes_of, places, row_ids
 
@@ -332,10 +333,9 @@ def _array_rows(
 ) -> Ingested:
     """Rows of an npz file, the first of which has the number ``first``."""
     inputs = arrays.canonical_rows(INPUTS, columns[INPUTS])
-    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
-    if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
-        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
-        raise InvalidInput(INPUTS, rule, shape_text(inputs))
+    expected, found = map(shape_text, (blank_inputs(task.input_shape, 0), inputs))
+    if found != expected:
+        raise InvalidInput(INPUTS, f"{expected}, as public_x is", found)
     labels = task.labels.encode(LABELS, columns[LABELS])
     given, persons = columns.get(IDS), None
     if given is not None and (given.dtype.kind not in "iu" or given.ndim != 1):
