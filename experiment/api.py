@@ -63,6 +63,13 @@ def _configured(
     return within(minutes, config, other, folder, console)
 
 
+def _require_data(data: Any) -> None:
+    """Raise InvalidInput unless ``data`` is a Data."""
+    if not isinstance(data, Data):
+        rule = "labelwall.Data(private=(rows, labels), public=rows, test=(rows, labels))"
+        raise InvalidInput("data", rule, type(data).__name__)
+
+
 def _kept(custody: Path) -> Path:
     """The folder for rows in memory of a custodian's directory, which they make known as one."""
     from ..teacher.custodian import LOCK  # where the rows are private, and nowhere else
@@ -137,6 +144,7 @@ def fit(
     Raises LabelwallError with one line, as the command line does: InvalidInput, MissingData,
     BudgetRefused, LedgerMismatch (another plan for the same directory).
     """
+    _require_data(data)
     console = Console(quiet=quiet, loggers=loggers)
     with owner_alone():
         if run_dir is None:
@@ -204,6 +212,7 @@ def plan(
     """
     from ..teacher.accounting.accountant import require_affordable
 
+    _require_data(data)
     console = Console(quiet=quiet)
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
@@ -324,6 +333,7 @@ def compare(
     from .compare.methods import methods_by_name
     from .compare.run_cells import run_cells
 
+    _require_data(data)
     out = Path(out)
     with owner_alone():
         place = Path(f"{out}.custodian")

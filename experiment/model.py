@@ -1,6 +1,7 @@
 """What a run leaves, in Python: its model, its report, its ledger's audit."""
 
 import html
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -260,7 +261,10 @@ class Model(ShowsFacts):
         info = self.student.info
         if info.table is not None and is_frame(rows):
             plain = [c.name for c in info.table.columns if c.kind != "number"]
-            return info.table.entries("rows", read_frame("rows", rows, plain))
+            columns = read_frame("rows", rows, plain)
+            for line in info.table.unlike(columns):
+                warnings.warn(f"rows, {line}", stacklevel=3)
+            return info.table.entries("rows", columns)
         if isinstance(rows, str | Path) and Path(rows).is_dir() and not info.table:
             from .use.classify import image_paths
 
@@ -275,7 +279,13 @@ class Model(ShowsFacts):
             return np.stack(
                 [readers.pixels_of(row.copy(), size, channels, info.white) for row in rows]
             )
-        return rows if isinstance(first, str | Path) else np.asarray(as_array(rows))
+        if isinstance(first, str | Path):
+            return rows
+        try:
+            return np.asarray(as_array(rows))
+        except (TypeError, ValueError):
+            rule = "an array, a tensor, a data frame, or lists of numbers of one length"
+            raise InvalidInput("rows", rule, type(rows).__name__) from None
 
 
 def load(path: str | Path) -> Model:

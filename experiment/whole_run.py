@@ -47,6 +47,8 @@ def train(
         given, config = config, resumed(config, folder)
         if config.open and config.teacher is not None:
             config = served(config, *service_plan(config.teacher))
+            if (costs := config.budget.epsilon) < (most := given.budget.epsilon):
+                console.say(f"the service's plan costs epsilon {costs:g}, below the {most:g} given")
         elif config.open:
             console.say("auto: rehearsing mechanisms and features on public rows")
             from .plan.search import decided  # torch, which takes seconds: after the first line

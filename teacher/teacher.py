@@ -193,7 +193,7 @@ class Teacher:
         reused = [mechanism.reuses for mechanism in self._mechanisms]
         if not any(reused):
             return [None] * len(reused)
-        path = self._rows.directory / f"answered-{spec.sha256()[:16]}.bin"
+        path = self._rows.directory / f"answered-{spec.sha256()}.bin"
         shared = EarlierAnswers(path, self._index.dimensions)
         return [shared if reuses else None for reuses in reused]
 

@@ -105,6 +105,7 @@ MORE = {  # and why
     "teacher/classifiers/cnn_ensemble.py __init__": "records, their shards and where to work",
     "teacher/classifiers/linear_ensemble.py train_ensemble": "arrays of records, their shards",
     "teacher/custodian.py open_custodian": "the custodian's surface: settings by keyword",
+    "teacher/custody/serving.py app_of": "an opened directory, its service, and what both tell",
     "teacher/mechanisms/gradient.py gradient_sums": "a count: public numbers, then records",
     "teacher/mechanisms/ind_knn.py answer": "what is private, what is public, and the noise",
     "teacher/private_rows.py __init__": "the teacher's settings, passed on by keyword",

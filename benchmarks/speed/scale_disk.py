@@ -58,9 +58,9 @@ def write(folder: Path, rows: int, shards: int) -> list[Path]:
             places[shard] += len(own)
             append(path / "rows", columns, done)
             embedded = {"features": features[own], "places": at, **columns}
-            append(path / f"features-{EXTRACTOR[:16]}-cpu", embedded, done)
+            append(path / f"features-{EXTRACTOR}-cpu", embedded, done)
     for path in folders:
-        finish(path / f"features-{EXTRACTOR[:16]}-cpu")
+        finish(path / f"features-{EXTRACTOR}-cpu")
         finish(path / "rows")
     return folders
 
@@ -96,7 +96,7 @@ def nearest(folders: list[Path], query: np.ndarray, m: int) -> np.ndarray:
 
     distances, ids = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     for path in folders:
-        folder = path / f"features-{EXTRACTOR[:16]}-cpu"
+        folder = path / f"features-{EXTRACTOR}-cpu"
         features, own = read(folder, "features"), read(folder, "ids")
         for start in range(0, len(own), 1 << 16):
             part = slice(start, start + (1 << 16))

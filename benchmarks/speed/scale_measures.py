@@ -166,7 +166,7 @@ def index_over(
     plan = Plan(1.0, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
     ledger = Ledger.create(folder / "ledger.sqlite", dataset="rows", plan=plan, unsafe=True)
     place: dict[str, Any] = {"directory": folder, "device": "cpu", "batch_size": BATCH}
-    place |= {"workers": 1, "progress": lambda *_: None, "scale": scale}
+    place |= {"workers": 1, "progress": lambda *_: None, "scale": scale, "source": str}
     space, shape = numbered_space("class", 10), (dimensions,)
     on_disk = ShardedRows(stream, ledger, space, [mechanism], input_shape=shape, **place)
     return spec, on_disk.prepare(spec).index

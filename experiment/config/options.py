@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
-from ...wall.errors import InvalidInput, meant
+from ...wall.errors import InvalidInput, MissingData, meant
 from .arguments import Options, add_options
 from .config import Config
 from .own import OWN, names_rows, overrides, own_settings, run_name
@@ -25,6 +25,7 @@ from .settings import (
     merged,
     parsed,
     read_settings,
+    require_known,
     settings_of,
     several,
 )
@@ -76,7 +77,11 @@ def parse(
             hint = f"Did you mean `{name}.{setting}`?"
             raise BadSetting(f"unknown setting `{setting}`. {hint}")
     rehearses, minutes = command not in UNREHEARSED, getattr(given, "minutes", None)
-    config = config_of(settings_by(given, files, dotted, rehearses))
+    try:
+        config = config_of(settings_by(given, files, dotted, rehearses))
+    except (InvalidInput, MissingData):
+        require_known(dotted)  # a name that nobody knows may be what is missing
+        raise
     given.refined = None
     if minutes is not None:
         decided = given.refine or "backbone" in dotted.get("student", {})

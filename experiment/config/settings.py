@@ -92,6 +92,19 @@ def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
         raise _mistake(kind, by_name[0]) from None
 
 
+def require_known(settings: Mapping[str, Any]) -> None:
+    """Raise BadSetting for a name that no Config has; a mechanism's follow from its kind."""
+    named = {name: value for name, value in settings.items() if name not in ("mechanism", "format")}
+    try:
+        _adapter(Config).validate_python({"": named})
+    except InvalidInput:
+        return
+    except ValidationError as error:
+        for each in error.errors():
+            if each["type"] == UNKNOWN:
+                raise _mistake(Config, each) from None
+
+
 def may_become(searched: Mechanism, found: Mechanism) -> bool:
     """Whether a search by open settings (``auto``) finds such a mechanism."""
     known = vars(searched)
@@ -172,10 +185,13 @@ def _near(word: str, names: Mapping[str, str]) -> str:
 
 def several(rounds: Any, known: Any = None) -> Any:
     """``rounds`` as they are given, or, where that is a number, so many times the first ``known``
-    one.
+    one. Raises InvalidInput.
     """
-    number = int(count) if (count := str(rounds)).isdecimal() and len(count) < 3 else 0
-    return [(known or [{}])[0]] * number or rounds
+    if not (count := str(rounds)).isdecimal():
+        return rounds
+    if len(count) > 2 or int(count) == 0:
+        raise InvalidInput("rounds", "a number from 1 to 99, or a list of rounds", rounds)
+    return [(known or [{}])[0]] * int(count)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

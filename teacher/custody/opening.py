@@ -12,7 +12,7 @@ from ...wall.guarantee import POOLED
 from ...wall.progress import Progress, no_progress
 from ..custodian import Custodian, open_custodian
 from ..noise.entropy import Entropy
-from ..records.private_records import open_records, stream_records
+from ..records.private_records import open_records, source_digest, stream_records
 from ..teacher import Teacher
 from .places import identity, tell_budgets
 from .private_settings import PrivateSide
@@ -92,5 +92,10 @@ def teacher_factory(
     from ..shards.shards import ShardedRows  # torch
 
     stream = partial(stream_records, side.data, task, unit=side.privacy.unit)
-    rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
+    rows = partial(
+        ShardedRows,
+        scale=side.scale,
+        input_shape=task.input_shape,
+        source=partial(source_digest, side.data),
+    )
     return partial(Teacher, stream, rows=rows)

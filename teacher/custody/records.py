@@ -3,6 +3,7 @@
 Nothing is released or charged.
 """
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from ..custodian import IDENTITY
 from ..noise.entropy import SystemEntropy
 from ..records.inspect import BANNER, bad_rows
 from ..records.persons import MAX_LENGTH, NOBODY, codes_of
-from ..records.private_records import has_names, ingest_more
+from ..records.private_records import has_names, ingest_more, numbered, read_id
 from ..teacher import Teacher
 from .opening import local_teacher
 from .private_settings import PrivateSide
@@ -62,8 +63,10 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
         if not dry_run:
             remove_for_all(teacher, side.directory or Path(), ids)
     named = "ids" if side.privacy.unit == "row" else "persons"
-    line = f"{len(ids)} {named}, {present} of them present"
-    return _report([line], f"{present} removed", dry_run)
+    lines = [f"{len(ids)} {named}, {present} of them present"]
+    if side.privacy.unit == "row" and numbered(side.data):
+        lines.append("an id is a row's place: leave the row there, or each later one takes another")
+    return _report(lines, f"{present} removed", dry_run)
 
 
 def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
@@ -89,12 +92,13 @@ def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
     text, file = given[name] or "", given[f"{name}_file"]
     if file and not Path(file).is_file():
         raise MissingData(f"`{name}_file` must be an existing text file. Found {file!r}.")
-    words = [*text.split(","), *(Path(file).read_text().splitlines() if file else ())]
+    lines = Path(file).read_text(encoding="utf-8-sig") if file else ""
+    words = [*text.split(","), *re.split("[\r\n]", lines)]
     words = [word.strip() for word in words if word.strip()]
     named = persons or has_names(side.data)
     rule = f"ids of at most {MAX_LENGTH} characters" if named else "whole numbers of 64 bits"
     try:
-        numbers = [stable_hash(word) if named else int(word) for word in words] if rows else []
+        numbers = list(map(read_id(side.data), words)) if rows else []
         numbers += map(stable_hash, options.images)
         ids = np.unique(codes_of(words) if persons else np.array(numbers, dtype=np.int64))
     except (ValueError, OverflowError):

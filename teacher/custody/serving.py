@@ -14,6 +14,7 @@ from ...wall.console import Console
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
+from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon, require_affordable
 from ..accounting.conversion import round_up
 from ..custodian import Custodian
@@ -63,7 +64,10 @@ def serve(
     with closing(custody(side, entropy.unsafe, [against], Console())) as custodian:
         require_affordable(custodian.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
-        app = app_of(side, service, custodian, Keys(side.directory, more), entropy, features)
+        # A run shows what its child says, and progress on private rows tells how many there are
+        progress = no_progress if child_of else Console().progress
+        keys = Keys(side.directory, more)
+        app = app_of(side, service, custodian, keys, entropy, features, progress=progress)
         with listen(service) as bound:
             running = server(app, service)
 
@@ -89,6 +93,7 @@ def app_of(
     keys: Keys,
     entropy: Entropy,
     features: Mapping[str, object] = MappingProxyType({}),
+    progress: Progress = no_progress,
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
     task, data = describe(side.data), side.data
@@ -102,7 +107,7 @@ def app_of(
         batch_size=side.batch_size,
         workers=side.workers,
         device=side.device,
-        progress=Console().progress,
+        progress=progress,
         features=features,
         load=partial(load_torch, side.threads),
     )

@@ -38,8 +38,10 @@ CONNECT = {
     "tcp_user_timeout": 60000,
 }
 
-# One round trip: settings of this transaction, how durable its commit is, and how many other roles
-# have a privilege on a private table.
+# One round trip: settings of this transaction, how durable its commit is, and on how many private
+# tables another role has a privilege: by a grant, as a member of a role that has one (such as
+# pg_read_all_data), or as one that may become the owner. Superusers read everything anyway.
+ANY = "SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER"
 ENTER = sa.text(f"""
 SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
     set_config('lock_timeout', '{LOCK_SECONDS}s', true),
@@ -53,7 +55,14 @@ SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
         WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname NOT IN {PUBLIC}
         AND (may.grantee NOT IN (c.relowner, CAST(current_user AS regrole))
             OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
-                WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL))) AS readers
+                WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL)
+            OR EXISTS (SELECT FROM pg_catalog.pg_roles AS r
+                WHERE NOT r.rolsuper AND r.oid NOT IN (c.relowner, CAST(current_user AS regrole))
+                AND r.rolname !~ '^pg_'
+                AND (pg_catalog.has_table_privilege(r.oid, c.oid, '{ANY}')
+                    OR pg_catalog.pg_has_role(r.oid, c.relowner, 'MEMBER')
+                    OR pg_catalog.pg_has_role(r.oid, 'pg_read_all_data', 'MEMBER')
+                    OR pg_catalog.pg_has_role(r.oid, 'pg_write_all_data', 'MEMBER'))))) AS readers
 """)
 DURABLE = {
     "fsync": ("on",),

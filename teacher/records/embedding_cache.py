@@ -34,7 +34,7 @@ MAX_PLAIN_BYTES = 1 << 29  # of features before axes that a process keeps
 
 def cache_name(spec: ExtractorSpec, device: str) -> str:
     """File name of an extractor's features on a type of device: another's may differ by a step."""
-    return f"embeddings-{spec.sha256()[:16]}-{device}.npz"
+    return f"embeddings-{spec.sha256()}-{device}.npz"
 
 
 class PlainFeatures:

@@ -13,18 +13,18 @@ import numpy as np
 
 from ...wall.datasets.folders import stable_hash
 from ...wall.errors import InvalidInput, shape_text
-from ...wall.labels import readable
+from ...wall.labels import readable, written
 
 NOBODY = -1  # the code of a row without a person
 MAX_LENGTH = 256  # of an id, characters
 
 
 def code_of(text: str) -> int:
-    """A person's code: 63 bits of a hash of the id without spaces around it.
+    """A person's code: 63 bits of a hash of the id, ``written`` as labels are: 7.0 is 7.
 
     NOBODY for an empty id, and for one of more than MAX_LENGTH characters.
     """
-    text = text.strip()
+    text = written(text)
     return stable_hash(f"person {text}") if 0 < len(text) <= MAX_LENGTH else NOBODY
 
 

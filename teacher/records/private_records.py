@@ -5,10 +5,12 @@ inputs are functions of that row alone; what a whole file has (a header, a schem
 is public.
 """
 
+import hashlib
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from ...wall.datasets.tables import (
 )
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
+from ...wall.labels import written
 from ...wall.messages import blank_inputs
 from ...wall.progress import TaskProgress, no_progress
 from .persons import NOBODY, codes_in, codes_of, places, row_ids
@@ -153,6 +156,22 @@ def stream_records(
         del block, rows
 
 
+def source_digest(config: DataConfig) -> str:
+    """A hash (hex) of what ``stream_records`` numbers: names of an image folder's files, and size
+    and time of change of other files. Empty for published data sets, which do not change.
+    """
+    places = [Path(place) for place in (config.private, config.path) if place]
+    entries = list[tuple[object, ...]]()
+    for place in places:
+        for name in list_files(place) if place.is_dir() else [""]:
+            if config.source == "folder":
+                entries.append((name,))
+                continue
+            with suppress(OSError):
+                entries.append((name, (found := (place / name).stat()).st_size, found.st_mtime_ns))
+    return hashlib.sha256(repr(entries).encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def _quietly(blocks: Blocks) -> tuple[int, int, Ingested] | None:
     """The next block, if any, without decoders' warnings, which describe rows."""
     with warnings.catch_warnings():
@@ -223,6 +242,24 @@ def has_names(data: DataConfig) -> bool:
     Raises InvalidInput, MissingData.
     """
     return data.source == "table" and data.id in table_columns(data)
+
+
+def numbered(data: DataConfig) -> bool:
+    """Whether a private row is told apart from others by its place in its file alone."""
+    if data.source == "arrays":
+        return not arrays.has_member(arrays.require_arrays(data.path), IDS)
+    return data.source == "table" and not has_names(data)
+
+
+def read_id(data: DataConfig) -> Callable[[str], int]:
+    """How a text names a private row's id: by its number where rows have no names.
+
+    Raises InvalidInput, MissingData.
+    """
+    if not has_names(data):
+        return int
+    place = Path(data.private or "")
+    return stable_hash if place.is_dir() and not is_table(place) else id_of  # paths, or cells
 
 
 def received(columns: Mapping[str, np.ndarray]) -> Records:
@@ -387,9 +424,11 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     named = ID if table.of_files else config.id
-    if named in table.columns:
+    if table.of_files:
+        ids = np.array([stable_hash(path) for path in table.columns[ID]], dtype=np.int64)
+    elif named in table.columns:
         names = _names(f"data.id, the column {named}", table.columns[named])
-        ids = np.array([stable_hash(text) for text in names], dtype=np.int64)
+        ids = np.array([id_of(text) for text in names], dtype=np.int64)
         unnamed = names == ""
     if unit == "person":
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
@@ -402,6 +441,11 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         )
 
     return len(ids), read
+
+
+def id_of(text: str) -> int:
+    """The id of a row whose cell of ids is ``text``, ``written`` as labels are: 7.0 is 7."""
+    return stable_hash(written(text))
 
 
 def _names(name: str, column: np.ndarray) -> np.ndarray:

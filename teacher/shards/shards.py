@@ -5,6 +5,7 @@ stay in its process.
 """
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...wall.features.embedder import unit_length
+from ...wall.files import write_file
 from ...wall.labels import LabelSpace
 from ...wall.messages import ExtractorSpec, blank_inputs
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
@@ -33,6 +35,7 @@ from .worker import ROWS, ShardSummary, append, block_rows, columns_of, finish, 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
 APPLIED = "applied"  # file with a digest of the updates that the shards contain
+SOURCE = "source"  # file with what the stream's source was when it was begun
 MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
 
 
@@ -49,6 +52,8 @@ class ShardedRows(PrivateRows):
         stream: the private rows, block by block; read when they are not in shards yet.
         scale: how many shards, and who searches them.
         input_shape: of a raw row, public.
+        source: a digest of what the stream reads. Ingestion that stopped goes on if it is the same,
+            and begins anew otherwise: its rows have other places in the stream.
         directory: the custodian's, which every worker sees under the same path.
 
     The others are those of PrivateRows. Raises InvalidInput where a mechanism of the plan needs all
@@ -64,6 +69,7 @@ class ShardedRows(PrivateRows):
         *,
         scale: ScaleConfig,
         input_shape: tuple[int, ...],
+        source: Callable[[], str],
         directory: Path,
         **place: Any,
     ) -> None:
@@ -75,6 +81,7 @@ class ShardedRows(PrivateRows):
         like = self._like = Records(blank_inputs(input_shape, 0), none, none, persons)
         super().__init__(lambda: like, ledger, space, mechanisms, directory=directory, **place)
         self._stream, self._scale, self._key = stream, scale, shard_key(directory)
+        self._source = source
         self._root = directory / f"shards-{scale.shards}"
         self._folders = [self._root / f"{number:04d}" for number in range(scale.shards)]
 
@@ -152,6 +159,12 @@ class ShardedRows(PrivateRows):
         missing = [number for number, folder in enumerate(rows) if not journal(folder).complete]
         if not missing:
             return
+        path, source = self._root / SOURCE, self._source()
+        if not path.exists() or path.read_text() != source:
+            for number in missing:
+                shutil.rmtree(rows[number], ignore_errors=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(path, source)
         start = min(journal(rows[number]).done for number in missing)
         # A shard that is ingested again contains removed records again.
         (self._root / APPLIED).unlink(missing_ok=True)

@@ -242,7 +242,7 @@ class Shard:
         return read(self._rows, name) if journal(self._rows).rows else np.zeros(0, dtype=np.int64)
 
     def _folder(self, extractor: str) -> Path:
-        return self._directory / f"features-{extractor[:16]}-{self._device}"
+        return self._directory / f"features-{extractor}-{self._device}"
 
 
 def columns_of(records: Records) -> dict[str, np.ndarray]:

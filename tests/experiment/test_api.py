@@ -110,6 +110,7 @@ def test_methods_are_compared_and_what_privacy_costs_stands_beside_them() -> Non
     ("change", "error", "text"),
     [
         ({"custody": None}, InvalidInput, "`custody` must be the custodian's directory"),
+        ({"data": None}, InvalidInput, "`data` must be labelwall.Data("),
         ({"students": {}}, LabelwallError, "Did you mean `student`?"),
         ({"data": lw.Data(SPLITS["private"])}, InvalidInput, "`public` must be given"),
         ({"data": lw.Data("here", SPLITS["public"][0])}, InvalidInput, "`public` must be a path"),

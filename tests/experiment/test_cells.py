@@ -159,6 +159,8 @@ def test_tables_of_arrow_are_read_as_frames(tmp_path: Path) -> None:
     assert model.score(pairs[2][0], pairs[2][1]) > 0.7
     found = model.evaluate(pairs[2][0], tables[2]["label"], groups=tables[2]["w"])
     assert {*found.groups} == {"a", "b"}
+    with pytest.warns(UserWarning, match="w: 200 of 200 cells have values that public rows seldom"):
+        model.predict(frames[2].assign(w="c"))
 
 
 def test_updated_rows_are_read_as_the_first_ones(tmp_path: Path) -> None:

@@ -144,6 +144,16 @@ def test_a_mistake_is_one_clear_line_and_changes_nothing(folder, capsys):
     assert identity["data"]["path"] == str(Path("data.npz").resolve())
 
 
+def test_who_removes_a_row_by_its_place_is_told_to_leave_it_there(folder, capsys):
+    line = "an id is a row's place: leave the row there"
+    assert records("remove", "--ids", "1005", "--dry_run") == 0
+    assert line not in capsys.readouterr().out
+    arrays = stored("data.npz")
+    np.savez("data.npz", **{name: rows for name, rows in arrays.items() if name != "private_id"})
+    assert records("remove", "--ids", "5", "--dry_run") == 0
+    assert line in capsys.readouterr().out
+
+
 def removed(side: PrivateSide, **options: object) -> list[int]:
     nothing = {"ids": None, "ids_file": None, "images": [], "persons": None, "persons_file": None}
     return ids_of(side, Namespace(**nothing | options)).tolist()
@@ -152,7 +162,7 @@ def removed(side: PrivateSide, **options: object) -> list[int]:
 def test_ids_come_from_numbers_files_and_image_paths(tmp_path):
     tiny.write()
     side = load_config(Path("config.yaml")).private_side()
-    (tmp_path / "ids.txt").write_text("7\n-3\n7\n")
+    (tmp_path / "ids.txt").write_text("\ufeff7\n-3\r\n7\r", encoding="utf-8")
     assert removed(side, ids="5,7", ids_file=str(tmp_path / "ids.txt")) == [-3, 5, 7]
     assert removed(side, images=["cat/1.png"]) == [stable_hash("cat/1.png")]
 
@@ -180,6 +190,7 @@ def test_rows_of_a_table_are_added_as_a_run_would_read_them_and_removed_by_their
     assert "4 rows, 3 usable" in report
     Path("private.csv").write_text(lines(0, 103))
     anew, ids = open_records(data, task), removed(side, ids="r100,r101, r5,nobody")
+    assert removed(side, ids="7.0") == removed(side, ids="7")
     added = ingest_more(Path("later.csv"), data, task).records
     assert np.array_equal(added.inputs, anew.inputs[100:])
     assert np.array_equal(added.labels, anew.labels[100:])

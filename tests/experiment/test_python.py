@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from pytorch_lightning.loggers.logger import DummyLogger
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from torch.utils.data import TensorDataset
 
 import labelwall as lw
 from labelwall.experiment.whole_run import in_python
@@ -143,3 +145,6 @@ def test_a_model_is_measured_by_class_and_by_group(tmp_path: Path) -> None:
         model.evaluate(x, truth, groups=["old"])
     with pytest.raises(InvalidInput, match="labels of cat"):
         model.evaluate(x, np.where(y == 0, "purple", truth))
+    for rows in (TensorDataset(torch.zeros(2, x.shape[1])), [[1.0], [1.0, 2.0]], None):
+        with pytest.raises(InvalidInput):
+            model.predict(rows)

@@ -227,6 +227,8 @@ def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
     if not (image or vector) or 0 in rows.shape[1:]:
         rule = "images uint8 [n, h, w] or [n, h, w, 1 or 3], or vectors float or int [n, d]"
         rule += f" of at most {MOST_COLUMNS} numbers"
-        raise InvalidInput(name, rule, shape_text(rows))
+        deep = rows.dtype.kind in "uif" and rows.ndim in (3, 4)
+        cure = "With one public white: `(rows.clip(0, white) * (255.0 / white)).astype('uint8')`."
+        raise InvalidInput(name, rule, shape_text(rows), cure if deep else "")
     with np.errstate(all="ignore"):
         return rows if image else rows.astype(np.float32)

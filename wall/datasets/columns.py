@@ -290,11 +290,18 @@ class Column:
     def unlike(self, cells: np.ndarray) -> str:
         """How cells differ from those that fixed the column, "" if alike. It shows one of them."""
         there = _there(cells)
-        if self.kind not in ("number", "date") or not there.any():
+        if self.kind == "text" or not there.any():
             return ""
+        of_all = f"of {there.sum()} cells"
+        if self.kind == "category":
+            place = code_of(self.values)
+            others = np.array([place(text) < 0 for text in texts(cells[there])])
+            if 1 - others.mean() >= MOSTLY * (1 - self.mean[-1]):
+                return ""
+            first = texts(cells[there])[others][0]
+            return f"{others.sum()} {of_all} have values that public rows seldom have, as {first!r}"
         rows = self._read(cells[there])
         readable = _readable(rows)
-        of_all = f"of {len(rows)} cells"
         if readable.mean() < MOSTLY:
             first = cells[there][~readable][0]
             return f"{(~readable).sum()} {of_all} are no {self.how}, as {first!r}: they are missing"

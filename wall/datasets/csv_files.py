@@ -10,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import InvalidInput
 from .data_config import MOST_COLUMNS
 
 NO_CSV = ["?"] * (MOST_COLUMNS + 1)
 SEPARATORS = ",;\t|"
-BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
     """(names in the header, cells of each line below it) of a CSV file.
 
-    A line that is no CSV fits no header, and is not empty: NO_CSV.
+    A line that is no CSV fits no header, and is not empty: NO_CSV. Raises InvalidInput.
     """
     names, separator, lines = _opened(file)
     each = (_cells(line, separator) for line in lines)
@@ -30,16 +31,16 @@ def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
 def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
     """(names in the header, separator, lines below it) of a CSV file.
 
-    The file's first bytes and lines say its encoding and separator. A line that is not UTF-8 is in
-    Windows' code page of Western Europe, a function of that line alone: bytes are split into lines
-    before they are decoded, at each of the three line breaks.
+    The first lines say the separator. A line that is not UTF-8 is in Windows' code page of Western
+    Europe, a function of that line alone: bytes are split into lines before they are decoded, at
+    each of the three line breaks. In UTF-16 no split is safe: characters may hold a line break's
+    bytes, and one line of an odd length would move all later ones. Raises InvalidInput for it.
     """
     content = file.read_bytes()
-    mark = next((mark for mark in BYTE_ORDERS if content.startswith(mark)), b"")
-    codec = BYTE_ORDERS.get(mark, "utf-8")
-    feed, back = (re.escape(character.encode(codec)) for character in "\n\r")
-    encoded = re.split(back + feed + b"|" + feed + b"|" + back, content[len(mark) :])
-    lines = (_decoded(line, codec) for line in encoded)
+    if content.startswith(UTF_16):
+        cure = f"`iconv -f UTF-16 -t UTF-8 {file.name} > utf8.csv` writes it; Excel as CSV UTF-8."
+        raise InvalidInput(file.name, "a text file in UTF-8", "UTF-16", cure)
+    lines = map(_decoded, re.split(b"\r\n|\n|\r", content.removeprefix(codecs.BOM_UTF8)))
     header = next(lines)
     separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
     if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
@@ -48,11 +49,11 @@ def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
     return names[:-1] if names[-1:] == [""] else names, separator, lines
 
 
-def _decoded(line: bytes, codec: str) -> str:
+def _decoded(line: bytes) -> str:
     try:
-        return line.decode(codec)
+        return line.decode()
     except UnicodeDecodeError:
-        return line.decode("cp1252" if codec == "utf-8" else codec, errors="backslashreplace")
+        return line.decode("cp1252", errors="backslashreplace")
 
 
 def _trimmed(cells: list[str], count: int) -> list[str]:

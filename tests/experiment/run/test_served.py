@@ -5,15 +5,19 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from labelwall.experiment import whole_run
 from labelwall.experiment.config.config import Config
+from labelwall.experiment.plan import show
+from labelwall.experiment.run import entry
 from labelwall.experiment.run.served import served
 from labelwall.experiment.run.teachers import budget_of
 from labelwall.student.public_settings import CountedPlan, ServedFeatures
-from labelwall.teacher.custody.groups import RoundConfig
+from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.custody.solver import solved
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.console import Console
 from labelwall.wall.datasets.data_config import DataConfig
 from labelwall.wall.datasets.texts import model_name
 from labelwall.wall.errors import InvalidInput, Refused
@@ -53,6 +57,18 @@ def test_weights_that_only_the_custodian_has_are_asked_for(plan):
     own = analyst(features="timm/resnet18", weights="here/own.safetensors")
     found = served(own, plan, offered)
     assert (found.weights, found.whiten) == ("here/own.safetensors", 7)
+
+
+def test_a_plan_that_costs_less_than_the_budget_is_said(plan, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(whole_run, "service_plan", lambda _: (plan, CHOSEN))
+    monkeypatch.setattr(show, "tell_columns", lambda *_: None)
+    monkeypatch.setattr(entry, "run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    for epsilon in (3.0, plan.epsilon):
+        with pytest.raises(KeyboardInterrupt):
+            whole_run.train(analyst(budget=BudgetConfig(epsilon=epsilon)), tmp_path, Console())
+    told = capsys.readouterr()
+    line = "the service's plan costs epsilon 1, below the 3 given"
+    assert (told.out + told.err).count(line) == 1
 
 
 @pytest.mark.parametrize("own", [{"features": "bins"}, {"features": "box", "box": [[0.0, 1.0]]}])

@@ -159,7 +159,7 @@ def test_only_the_owner_reads_the_private_tables(postgres):
         f"CREATE SCHEMA {url.schema} AUTHORIZATION custodian",
         f"GRANT USAGE ON SCHEMA {url.schema} TO auditor",
     )
-    ledger = created(url)
+    ledger = created(url, asked=30)
     table = "CREATE TABLE updates (id BIGINT, label INTEGER)"
     ledger.in_custody(lambda connection: connection.exec_driver_sql(table))
     postgres.administer(f"GRANT SELECT ON {url.schema}.entries, {url.schema}.head TO auditor")
@@ -168,6 +168,8 @@ def test_only_the_owner_reads_the_private_tables(postgres):
         "SELECT ON {}.updates TO auditor",
         "SELECT (id) ON {}.updates TO auditor",
         "UPDATE ON {}.updates TO PUBLIC",
+        "pg_read_all_data TO auditor",
+        "custodian TO auditor",
     ):
         postgres.administer(f"GRANT {grant.format(url.schema)}")
         with pytest.raises(LedgerMismatch, match="private table"):

@@ -41,6 +41,8 @@ def test_numbers_and_texts_name_persons(tmp_path):
     assert rows_of(read(tmp_path, [3, -3, 3])) == {code_of("3"): 2, code_of("-3"): 1}
     named = read(tmp_path, ["ann@home", " ann@home", "bob", "", "x" * (MAX_LENGTH + 1)])
     assert rows_of(named) == {code_of("ann@home"): 2, code_of("bob"): 1}
+    assert code_of("7.0") == code_of("7") != code_of("07")
+    assert code_of("e\u0301") == code_of("\u00e9")
     assert codes_of(["", "x" * 257, " ", "x" * 256]).tolist()[:3] == [NOBODY] * 3
     assert code_of("x" * 256) != NOBODY
     assert "ann" not in repr(named)

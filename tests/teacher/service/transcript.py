@@ -206,7 +206,7 @@ def conversation(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
-    rows, shown = partial(ShardedRows, scale=scale, input_shape=shape), Shown()
+    rows, shown = partial(ShardedRows, scale=scale, input_shape=shape, source=str), Shown()
     made = make(
         folder,
         mechanism=case.mechanism,

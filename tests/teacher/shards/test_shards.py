@@ -101,6 +101,33 @@ def test_an_interrupted_start_resumes(tmp_path, monkeypatch, step):
     assert tiny.asked(teacher, "private_knn") == expected
 
 
+def test_an_interrupted_start_begins_anew_where_the_rows_have_other_places(tmp_path, monkeypatch):
+    """Otherwise a record that leaves in between would take the place of another one for ever."""
+    monkeypatch.setattr(worker_module, "BLOCK", 37)
+    records, blocks = tiny.records(), [0]
+    append, listing = shards_module.append, ["before"]
+
+    def killing(*arguments):
+        blocks[0] += 1
+        if blocks[0] > 4 and listing == ["before"]:
+            raise KeyboardInterrupt
+        append(*arguments)
+
+    monkeypatch.setattr(shards_module, "append", killing)
+
+    def started(rows):
+        disk = tiny.on_disk(tmp_path / "d", tiny.streamed(rows), 2)
+        disk._source = lambda: listing[0]
+        return disk.prepare(tiny.RAW).index
+
+    with pytest.raises(KeyboardInterrupt):
+        started(records)
+    listing[0] = "after"
+    others = records.take(np.arange(1, len(records.ids)))  # the first is gone
+    whole = tiny.index_of(tmp_path / "whole", others, 2)
+    assert started(others).ids.tolist() == whole.ids.tolist()
+
+
 def peak_of(step):
     """Peak of the allocated bytes, without mapped files."""
     tracemalloc.start()

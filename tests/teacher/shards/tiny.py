@@ -161,7 +161,7 @@ def teacher(
     place = ledger, directory, CLASSES, SeededNoise(5)
     if not scale.shards:
         return Teacher(lambda: rows, *place, batch_size=16, device=device)
-    sharded = partial(ShardedRows, scale=scale, input_shape=(DIMENSIONS,))
+    sharded = partial(ShardedRows, scale=scale, input_shape=(DIMENSIONS,), source=str)
     return Teacher(streamed(rows), *place, batch_size=16, device=device, rows=sharded)
 
 
@@ -190,6 +190,7 @@ def on_disk(
         [mechanism],
         scale=ScaleConfig(shards=count),
         input_shape=(dimensions,),
+        source=str,
         directory=directory,
         device="cpu",
         batch_size=16,

@@ -162,6 +162,16 @@ def test_a_missing_column_and_damaged_parts_are_refused() -> None:
             Column("a", "number", *parts)
 
 
+def test_words_in_another_form_are_said():
+    public = np.array(["m"] * 6 + ["f"] * 5 + ["x"], dtype=object)  # one word is in few rows
+    (column,) = encoding_of({"sex": public}).columns
+    assert column.unlike(public) == ""
+    assert column.unlike(np.array(["M", "f", ""] * 3 + ["y"], dtype=object)) == ""  # of 7, 1
+    coded = np.array(["1", "2", "m", ""], dtype=object)
+    line = column.unlike(coded)
+    assert line == "2 of 3 cells have values that public rows seldom have, as '1'"
+
+
 def test_many_columns_that_differ_are_counted():
     table = {f"c{n}": np.array([f"{k}.5" for k in range(9)], dtype=object) for n in range(13)}
     comma = {name: np.array([f"{k},5" for k in range(9)], dtype=object) for name in table}

@@ -46,7 +46,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "euros": {"number": lambda v: f"{german(v)} \u20ac", "separator": ";", "encoded": "cp1252"},
     "dollars": {"number": lambda v: f'"{"-" * int(v < 0)}${abs(v):,.2f}"'},
     "latin-1": {"encoded": "latin-1"},
-    "UTF-16": {"separator": "\t", "encoded": "utf-16"},
+    "tabs": {"separator": "\t"},
     "a byte order mark": {"encoded": "utf-8-sig"},
     "sep=": {"separator": ";", "before": "sep=;\n"},
     "bars": {"separator": "|"},
@@ -81,6 +81,19 @@ def test_a_table_in_another_form_has_the_same_rows(tmp_path, form):
     np.testing.assert_allclose(records.inputs, known.inputs, atol=1e-6)
     np.testing.assert_array_equal(records.labels, known.labels)
     np.testing.assert_array_equal(records.ids, known.ids)
+
+
+@pytest.mark.parametrize("encoded", ["utf-16", "utf-16-be"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_table_in_utf_16_is_refused_with_what_converts_it(tmp_path, split, encoded):
+    """Its characters may hold the bytes of a line break: a line would be thousands of records."""
+    config = write(tmp_path / "form")
+    file = tmp_path / "form" / f"{split}.csv"
+    mark = b"\xfe\xff" if encoded == "utf-16-be" else b""
+    file.write_bytes(mark + file.read_text().encode(encoded))
+    with pytest.raises(InvalidInput, match=rf"{split}\.csv` must be .*UTF-8.*iconv -f UTF-16"):
+        read_table(f"data.{split}", file)
+    assert config.private
 
 
 @pytest.mark.parametrize("form", DATES[1:])
@@ -197,3 +210,12 @@ def test_an_array_that_inflates_is_refused_before_it_does(tmp_path, monkeypatch)
     np.savez(path, **rows | {"public_x": np.zeros((2, MOST_COLUMNS + 1))})
     with pytest.raises(InvalidInput, match=f"at most {MOST_COLUMNS} numbers"):
         arrays.canonical_rows("public_x", arrays.required_member(path, "public_x"))
+
+
+def test_images_of_16_bits_are_refused_with_what_makes_them_8():
+    rows, white = np.array([[[0, 4095, 65535]]], dtype=np.uint16), 4095
+    with pytest.raises(InvalidInput, match="uint16") as caught:
+        arrays.canonical_rows("public_x", rows)
+    formula = str(caught.value).split("`")[3]
+    scaled = eval(formula, {"rows": rows, "white": white})
+    assert arrays.canonical_rows("public_x", scaled).ravel().tolist() == [0, 255, 255]
