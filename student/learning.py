@@ -27,8 +27,7 @@ from .asking.public_rows import PublicRows
 from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
-from .linear.released_network import after_features, as_network
-from .linear.stored import stored_probabilities, stored_steps
+from .linear.stored import after_features, as_network, stored_probabilities, stored_steps
 from .linear.tuning import VIRTUAL_ROWS
 from .results import Estimate, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles

@@ -26,7 +26,8 @@ from torch.multiprocessing.spawn import ProcessException
 from ..wall.errors import InvalidInput, LabelwallError, MissingData
 from ..wall.files import write_file
 from ..wall.labels import LabelSpace
-from ..wall.messages import ExtractorSpec
+from ..wall.matrices import MAX_DIMENSIONS
+from ..wall.messages import ExtractorSpec, blank_inputs
 from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
@@ -39,7 +40,6 @@ from .several_devices import SpawnedDevices, hide_remarks, no_secrets, require_d
 from .student_config import StudentConfig
 from .tuning import SMALL
 
-MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
 # The linear student: one layer on feature vectors, or on a network's features of images, which are
 # computed once. Training standardises them, and the layer takes that in afterwards.
@@ -240,15 +240,14 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
         raise InvalidInput("student.class_prior", rule, config.class_prior)
     with torch.random.fork_rng(devices=[]):
         network = build(config.backbone, input_shape=input_shape, num_classes=labels.outputs).eval()
-        blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
         try:
             with torch.inference_mode():
-                width = network.features(unit_scale(blank)).shape[1]
+                width = network.features(unit_scale(blank_inputs(input_shape, 1))).shape[1]
         except RuntimeError as error:
             rule = f"a network for inputs of shape {input_shape}"
             raise InvalidInput("student.backbone", rule, config.backbone) from error
-    if width > MAX_FEATURES:
-        rule = f"a network with at most {MAX_FEATURES} penultimate features"
+    if width > MAX_DIMENSIONS:  # products of wider ones would not be exact on the private side
+        rule = f"a network with at most {MAX_DIMENSIONS} penultimate features"
         raise InvalidInput("student.backbone", rule, width)
 
 

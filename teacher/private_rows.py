@@ -7,7 +7,7 @@ import numpy as np
 
 from ..wall.features.embedder import Embedder, unit_length
 from ..wall.labels import LabelSpace
-from ..wall.messages import ExtractorSpec
+from ..wall.messages import ExtractorSpec, blank_inputs
 from ..wall.progress import Progress
 from .classifiers.linear_ensemble import shard_key, train_ensemble
 from .ledger.ledger import Ledger
@@ -129,8 +129,7 @@ class PrivateRows:
         tried on none.
         """
         embedder = Embedder(spec, workers=self.workers, device=self.device)
-        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
-        embedder.embed(np.zeros((0, *spec.input_shape), dtype=dtype))
+        embedder.embed(blank_inputs(spec.input_shape, 0))
         return embedder
 
     def prepare(self, spec: ExtractorSpec) -> Voters:

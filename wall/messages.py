@@ -64,6 +64,11 @@ class Queries:
         return [hashlib.sha256(prefix + b"\0" + row.tobytes()).hexdigest() for row in little]
 
 
+def blank_inputs(shape: tuple[int, ...], count: int) -> np.ndarray:
+    """So many inputs of zeros, whose rows have that ``shape``, as queries and records are."""
+    return np.zeros((count, *shape), dtype=np.uint8 if len(shape) == 3 else np.float32)
+
+
 @dataclass(frozen=True)
 class Receipt:
     """What a call cost and what is left: counts of releases, hence public. Never of records."""

@@ -33,9 +33,8 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.student.asking.features import linear_power, principal_axes
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import Layer, divide, keep_views, start
-from labelwall.student.linear.linear_model import fit
+from labelwall.student.linear.linear_model import fit, with_neighbours
 from labelwall.student.linear.measure import FitSettings
-from labelwall.student.linear.neighbours import with_neighbours
 from labelwall.student.public_settings import IMAGENET, STAGES
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.train import train

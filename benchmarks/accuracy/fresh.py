@@ -65,7 +65,6 @@ from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.plan.stand_ins import RehearsingTeacher
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.counted_axes import plan_by_count
 from labelwall.student.asking.features import (
     extractor_of_round,
@@ -74,7 +73,7 @@ from labelwall.student.asking.features import (
     quantised,
     whitened,
 )
-from labelwall.student.asking.matrix_round import Count, MatrixRound
+from labelwall.student.asking.matrix_round import Count, MatrixRound, ask_matrices
 from labelwall.student.linear import shares as of_shares
 from labelwall.student.linear.tuning import EVIDENCE_OF_SHIFT
 from labelwall.teacher.custody import solver

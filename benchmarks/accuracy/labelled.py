@@ -40,7 +40,6 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.plan.stand_ins import RehearsingTeacher
-from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.boosted import TREES, Boosted, boosted
 from labelwall.student.asking.counted_axes import plan_by_count
 from labelwall.student.asking.features import (
@@ -49,9 +48,9 @@ from labelwall.student.asking.features import (
     first_extractor,
     quantised,
 )
-from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.student.linear.labelled import labelled_classes
-from labelwall.student.linear.released_network import as_network
+from labelwall.student.linear.stored import as_network
 from labelwall.student.round_files import CLASSIFIER
 from labelwall.student.train import outputs
 from labelwall.teacher.custody import solver

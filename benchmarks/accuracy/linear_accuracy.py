@@ -34,9 +34,8 @@ from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.benchmarks.shared.tables import keel
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.student.asking.features import linear_power, principal_axes
-from labelwall.student.linear.linear_model import fit
+from labelwall.student.linear.linear_model import Says, fit, with_neighbours
 from labelwall.student.linear.measure import FitSettings
-from labelwall.student.linear.neighbours import Says, with_neighbours
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate

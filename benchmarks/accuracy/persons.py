@@ -39,9 +39,8 @@ from labelwall.benchmarks.shared.record import add_record, record
 from labelwall.benchmarks.shared.vote_plans import planned_votes
 from labelwall.benchmarks.speed.person_search import SIZE, alike
 from labelwall.experiment.plan.planner import Goal
-from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.features import linear_power, principal_axes
-from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn

@@ -30,9 +30,8 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import on_plain
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
-from labelwall.student.asking.ask import ask_matrices
 from labelwall.student.asking.features import extractor_of_round
-from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.teacher.custody import solver
 from labelwall.teacher.custody.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism

@@ -12,8 +12,6 @@ from typing import cast
 
 import numpy as np
 
-from ...student.asking.ask import ask_matrices
-from ...student.asking.ask_cells import cluster
 from ...student.asking.boosted import TREES
 from ...student.asking.features import (
     MAX_ROWS,
@@ -25,7 +23,7 @@ from ...student.asking.features import (
     stepped,
     whitened,
 )
-from ...student.asking.matrix_round import MatrixRound
+from ...student.asking.matrix_round import MatrixRound, ask_matrices, cluster
 from ...student.linear.labelled import PublicLabels, labelled
 from ...student.linear.shift_of_counts import compared
 from ...student.public_settings import FirstFeatures, PublicSide

@@ -37,7 +37,6 @@ from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
 from ..run.summary import Summary
 from . import pictures
-from .public_pictures import public_pictures
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -130,7 +129,7 @@ def write_report(run_dir: Path) -> Path:
     shown = {
         **_shown(run),
         "pictures": _pictures(run.folder, run.summary),
-        "seen": public_pictures(run.folder, run.summary, run.info.labels.names),
+        "seen": pictures.public_pictures(run.folder, run.summary, run.info.labels.names),
     }
     write_file(run.folder.report, render("report.html", shown))  # ends a period
     return run.folder.report

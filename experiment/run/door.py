@@ -85,15 +85,16 @@ def _json(config: Config) -> dict[str, Any]:
 
 
 def placed(side: PrivateSide, run_dir: Path, custodian: Path | None = None) -> PrivateSide:
-    """The private side with its directory, which may be the ``custodian`` that a caller names.
-
-    Without one where services answer: each has its own.
+    """The private side with its directory: the ``custodian`` that a caller names, the settings',
+    one beside own rows, or beside the run folder. Without one where services answer: each has its
+    own.
     """
     if side.teacher is not None:
         return side
-    from ...teacher.custody.places import custodian_place  # which opens ledgers
+    from ...teacher.custody.places import beside_rows  # which opens ledgers
 
-    return replace(side, custodian_dir=str(custodian or custodian_place(side, run_dir)))
+    place = custodian or beside_rows(side).directory or f"{run_dir}.custodian"
+    return replace(side, custodian_dir=str(place))
 
 
 def fixed(given: Schedule, folder: RunFolder, console: Console) -> Schedule:

@@ -3,16 +3,14 @@
 The configuration ends here: rooms below take the private or the public side's settings.
 """
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from ...student.asking.boosted import boosted
-from ...student.asking.features import PublicFeatures, digest, first_extractor
-from ...student.asking.public_rows import PublicRows, learned_labels
+from ...student.asking.features import digest
+from ...student.asking.public_rows import PublicRows
 from ...student.learning import check_student
 from ...student.public_settings import PublicSide
 from ...student.several_devices import require_devices
@@ -55,7 +53,7 @@ def run(
 
     ``update``: the next period is asked, once all that began are finished.
     ``entropy``, ``isolate``: as of ``teacher_of``; isolated, this process opens no private file.
-    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
+    ``custodian``: the private side's directory, as of ``placed``.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -97,20 +95,9 @@ def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicR
         console.say(warning)
     for line in _untested(public, task.labels):
         console.say(line)
-    learned = learned_labels(settings, task, public)
-    trees = boosted(public.inputs, learned, task.labels)
-    extractor = first_extractor(settings, task, public.inputs, trees)
-    check_student(settings.student, extractor, task)  # fails early
-    rows = {"public": public.inputs, "test": public.test_inputs}
-    return PublicRows(
-        settings=settings,
-        task=task,
-        # No metric is of rows that were trained on
-        data=public if learned is None else replace(public, labels=None),
-        first=extractor,
-        features=PublicFeatures(settings, rows, console.progress, trees),
-        learned=learned,
-    )
+    rows = PublicRows.of(settings, task, public, console.progress, test=public.test_inputs)
+    check_student(settings.student, rows.first, task)  # fails early
+    return rows
 
 
 def _untested(public: PublicData, labels: LabelSpace) -> list[str]:

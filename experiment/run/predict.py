@@ -12,15 +12,8 @@ import torch
 
 from ...student.asking.ask import ask
 from ...student.asking.asking_features import AskingRound
-from ...student.asking.boosted import boosted
-from ...student.asking.features import (
-    PublicFeatures,
-    extractor_of_round,
-    first_extractor,
-    of_rows,
-    whitened,
-)
-from ...student.asking.public_rows import PublicRows, learned_labels
+from ...student.asking.features import extractor_of_round, first_extractor, of_rows, whitened
+from ...student.asking.public_rows import PublicRows
 from ...student.public_settings import PublicSide
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
@@ -34,7 +27,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import encoding, read_table
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.files import write_arrays
-from ...wall.messages import Answers, Queries
+from ...wall.messages import Answers, Queries, blank_inputs
 from .door import NOT_IDENTITY
 from .run_folder import RunFolder
 from .stopping import Watch
@@ -77,11 +70,11 @@ def predict(
     task, form = describe(side.data), schedule.mechanism_of(1).query_form
     asked = _rows(queries, side.data, task, console)
     learns = settings.whiten or of_rows(settings.features) or form.matrix or form.basis
-    public = read_public(settings.data) if learns else None
-    labels = None if public is None else learned_labels(settings, task, public)
-    trees = None if public is None else boosted(public.inputs, labels, task.labels)
-    rows = {"public": public.inputs if public else asked, "asked": asked}
-    features = PublicFeatures(settings, rows, console.progress, trees)
+    known = None
+    if learns:
+        public = read_public(settings.data)
+        known = PublicRows.of(settings, task, public, console.progress, asked=asked)
+    extractor = first_extractor(settings, task) if known is None else known.first
     folder = RunFolder(out.with_suffix(".fit"))
     folder.ledger = out.with_suffix(".ledger.sqlite")
     left_out = out.with_suffix(".left_out.json")
@@ -89,31 +82,23 @@ def predict(
         teacher.export(folder.ledger)
         plan = folder.plan()
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        first = first_extractor(settings, task, public.inputs if public else None, trees)
-        if form.matrix is None or public is None:
-            start = whitened(first, settings.whiten, features.plain)
-            extractor = extractor_of_round(start, form, features.plain)
+        if form.matrix is None or known is None:
+            if known is not None:
+                start = whitened(extractor, settings.whiten, known.features.plain)
+                extractor = extractor_of_round(start, form, known.features.plain)
             teacher.use_extractor(extractor)
             answers = teacher.answer(Queries(asked, schedule.slots()[0]))
         else:
             slot, dataset = plan.slots[schedule.slots()[0]], folder.ledger_state().dataset
-            folder.path /= _identity(settings, public.inputs, slot.mechanism, dataset)
+            folder.path /= _identity(settings, known.data.inputs, slot.mechanism, dataset)
             folder.create()
             current = solved(recorded(schedule, plan)).asked_rounds(settings.seed)[0]
-            known = PublicRows(
-                settings=settings,
-                task=task,
-                data=public,
-                first=first,
-                features=features,
-                learned=labels,
-            )
             watch = Watch(
                 teacher=teacher,
                 asked=current,
                 folder=folder,
                 space=task.labels,
-                guess=settings.records(len(public.inputs)),
+                guess=settings.records(len(known.data.inputs)),
             )
             asking = watch.remaining
             alone = AskingRound(planned=asking, results=[], folder=folder)
@@ -159,9 +144,7 @@ def _rows(path: Path, data: DataConfig, task: Task, console: Console) -> np.ndar
     if queried is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
     rows = arrays.canonical_rows("x", queried)
-    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
-    if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
-        shape = ", ".join(map(str, task.input_shape))
-        rule = f"{np.dtype(dtype)} [n, {shape}], as the data set's public inputs are"
-        raise InvalidInput("x", rule, shape_text(rows))
+    expected, found = map(shape_text, (blank_inputs(task.input_shape, 0), rows))
+    if found != expected:
+        raise InvalidInput("x", f"{expected}, as the data set's public inputs are", found)
     return rows

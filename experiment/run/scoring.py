@@ -11,7 +11,7 @@ import torch
 
 from ...student.asking.asking_features import features_of
 from ...student.asking.public_rows import PublicRows
-from ...student.linear.released_network import as_network
+from ...student.linear.stored import as_network
 from ...student.results import RoundResult, read, write
 from ...student.round_files import CLASSIFIER
 from ...student.train import outputs

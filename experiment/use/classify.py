@@ -51,9 +51,8 @@ def classify_rows(
     finite, has a line without an answer. Raises MissingData, InvalidInput; then ``out`` is as it
     was.
     """
-    if reads_table(file) and student.info.table is None:
+    if (table := reads_table(file)) and student.info.table is None:
         raise InvalidInput("vectors", "an array: this student was trained on no table", str(file))
-    table = reads_table(file)
     rows, fits = (
         student.records(file) if table else (array := _array(file), np.ones(len(array)) > 0)
     )

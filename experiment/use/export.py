@@ -9,7 +9,7 @@ import onnxruntime
 import torch
 from torch import nn
 
-from ...student.student_model import Preprocessed, StudentInfo, StudentModel, pack
+from ...student.student_model import KEY, Preprocessed, StudentInfo, StudentModel, pack
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.messages import canonical_json
 from ...wall.networks import TIMM, to_onnx
@@ -20,7 +20,6 @@ from .classify import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's
 TOLERANCE = 1e-4  # of a probability, or of a value as a share of its range
-KEY = "labelwall"  # under which an export has the metadata of the student's file
 BILINEAR = 2  # Pillow's number of it
 
 

@@ -8,14 +8,11 @@ from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ...wall.questions import CellsForm, SumsForm
 from ..results import UNKNOWN, Estimate
-from .ask_cells import ask_cells
-from .ask_sums import ask_sums
 from .asking_features import AskingFeatures, AskingRound, choose_features, last_classifier
 from .counted_axes import on_counted_axes
 from .estimates import DRAWN, FOREIGN
-from .matrix_round import MatrixRound
+from .matrix_round import MatrixRound, ask_matrices
 from .public_rows import PublicRows
 from .query_selection import choose_queries
 
@@ -94,18 +91,6 @@ def ask(
     for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
     return Asked(answers=answers, rows=rows, features=features, estimate=estimate)
-
-
-def ask_matrices(current: MatrixRound) -> tuple[Answers, Estimate | None]:
-    """Labels of rows by what matrices from PUBLIC features count, and their estimate.
-
-    Raises InvalidInput if the features are too few.
-    """
-    form = current.planned.form
-    if isinstance(form, CellsForm):
-        return ask_cells(current, form)
-    assert isinstance(form, SumsForm)
-    return ask_sums(current, form)
 
 
 def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:

@@ -1,15 +1,18 @@
 """The public side's rows, and what it knows of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.features.embedder import unit_length
 from ...wall.messages import ExtractorSpec
+from ...wall.progress import Progress
 from ..linear.labelled import PublicLabels, labelled
 from ..public_settings import PublicSide
-from .features import PublicFeatures
+from .boosted import boosted
+from .features import PublicFeatures, first_extractor
 
 MIN_LABELLED = 100  # rows that tell how frequent classes are
 
@@ -39,6 +42,31 @@ class PublicRows:
     first: ExtractorSpec
     features: PublicFeatures
     learned: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        settings: PublicSide,
+        task: Task,
+        public: PublicData,
+        progress: Progress,
+        **others: np.ndarray,
+    ) -> Self:
+        """What is known before anything is asked. ``others``: rows by name whose features may be
+        needed, too. Raises InvalidInput, MissingData.
+        """
+        learned = learned_labels(settings, task, public)
+        trees = boosted(public.inputs, learned, task.labels)
+        rows = {"public": public.inputs, **others}
+        return cls(
+            settings=settings,
+            task=task,
+            # No metric is of rows that were trained on
+            data=public if learned is None else replace(public, labels=None),
+            first=first_extractor(settings, task, public.inputs, trees),
+            features=PublicFeatures(settings, rows, progress, trees),
+            learned=learned,
+        )
 
     @property
     def class_shares(self) -> np.ndarray | None:

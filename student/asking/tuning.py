@@ -13,7 +13,7 @@ and of solvers are not tuned: they stay in the files that use them.
 # (5c9f869d).
 MOST_WHITENED, LEADING, FLAT = 0.5, 64, 0.45
 
-# --- Cells (ask_cells.py)
+# --- Cells (matrix_round.py)
 
 # Weight of votes' logarithms beside those of probabilities by public labels. Tried: other values
 # are not recorded, on KEEL's penbased, phoneme, satimage and vowel; checked on segment, optdigits

@@ -55,7 +55,7 @@ MANY_STEPS = {"class": 10, "value": 4}
 # (3ba1e58f).
 SURE_COUNT = 2.0
 
-# --- Labels of public rows (neighbours.py, labelled.py, learning.py)
+# --- Labels of public rows (linear_model.py, labelled.py, learning.py)
 
 # Nearest public rows whose mean counts in a prediction. Two sets of images, texts and characters.
 # Tried: not recorded (feca7d3f).

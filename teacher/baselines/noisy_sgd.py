@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...wall.progress import TaskProgress, no_progress
 from .baseline_settings import LinearNoisySgd, NoisySgd
 
 PREDICTION_BATCH = 1000  # rows
@@ -52,7 +51,6 @@ def train_privately(
     epsilon: float,
     delta: float,
     seed: int,
-    progress: TaskProgress = no_progress,
 ) -> PrivateModel:
     """Train on PRIVATE ``inputs`` and int64 [n] ``labels``, (epsilon, delta)-DP by record.
 
@@ -82,7 +80,7 @@ def train_privately(
             max_grad_norm=config.clip,
             expected_batch_size=config.batch_size,
         )
-        for step in range(steps):
+        for _ in range(steps):
             batch = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1)
             parts = batch.split(MAX_PHYSICAL_BATCH)
             for number, rows in enumerate(parts):
@@ -94,7 +92,6 @@ def train_privately(
                         parameter.grad_sample = torch.zeros(0, *parameter.shape)
                 optimizer.step()
                 optimizer.zero_grad()
-            progress(step + 1, steps)
         wrapped.to_standard_module()
     return PrivateModel(network.eval(), spent, multiplier, steps)
 

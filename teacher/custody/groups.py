@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ...wall.computing import Count
 from ...wall.errors import InvalidInput
 from ...wall.matrices import MAX_ENTRY
 from ..mechanisms.registry import AnyMechanism
 
-Count = Annotated[int, Field(ge=1)]
 MAX_PERIODS = 366
 
 

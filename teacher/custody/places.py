@@ -28,11 +28,6 @@ from .recorded import odometer_reading, plan_beside
 BUDGETS = "budgets.json"  # of the directory beside the rows
 
 
-def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
-    """The custodian's directory: the configuration's, beside own data, or beside the run folder."""
-    return side.directory or place_of(side.data) or Path(f"{run_dir}.custodian")
-
-
 def beside_rows(side: PrivateSide) -> PrivateSide:
     """With the directory beside one's own rows, if the settings name none."""
     place = side.directory or place_of(side.data)

@@ -6,7 +6,6 @@ networks are deleted whole.
 """
 
 import hashlib
-import math
 import os
 import shutil
 import time
@@ -19,7 +18,7 @@ from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.features.embedder import VECTORS, Embedder, quantised
 from ...wall.files import whole
-from ...wall.messages import ExtractorSpec
+from ...wall.messages import ExtractorSpec, blank_inputs
 from ...wall.progress import TaskProgress
 from .private_records import Records
 
@@ -160,8 +159,7 @@ class Embedding:
 
 def block_rows(spec: ExtractorSpec) -> int:
     """Rows of one block, of bounded memory. Public."""
-    size = math.prod(spec.input_shape) * (1 if len(spec.input_shape) == 3 else 4)
-    return max(1, min(BLOCK, BLOCK_BYTES // size))
+    return max(1, min(BLOCK, BLOCK_BYTES // blank_inputs(spec.input_shape, 1).nbytes))
 
 
 def forget(records: Records, *directories: Path) -> None:

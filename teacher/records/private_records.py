@@ -34,6 +34,7 @@ from ...wall.datasets.tables import (
 from ...wall.errors import InvalidInput, MissingData, require_known, shape_text
 from ...wall.guarantee import Unit
 from ...wall.labels import written
+from ...wall.messages import blank_inputs
 from ...wall.progress import TaskProgress, no_progress
 from .persons import NOBODY, codes_in, codes_of, places, row_ids
 
@@ -367,10 +368,9 @@ def _arrays(
 def _inputs(task: Task, rows: np.ndarray) -> np.ndarray:
     """Private rows as the wall carries them. Raises InvalidInput unless they are as public_x is."""
     inputs = arrays.canonical_rows(INPUTS, rows)
-    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
-    if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
-        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
-        raise InvalidInput(INPUTS, rule, shape_text(inputs))
+    expected, found = map(shape_text, (blank_inputs(task.input_shape, 0), inputs))
+    if found != expected:
+        raise InvalidInput(INPUTS, f"{expected}, as public_x is", found)
     return inputs
 
 

@@ -8,11 +8,9 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import Embedder
-from ...wall.messages import ExtractorSpec
+from ...wall.messages import ExtractorSpec, blank_inputs
 from ...wall.networks import NETWORKS, PRETRAINED, TIMM
 from ...wall.wire import decode_extractor
 from ..records.embedding_cache import cache_name
@@ -91,8 +89,7 @@ class Extractors:
         with self._one.by(caller), self._testing:
             self._settings.load()
             embedder = Embedder(spec, device=self._settings.device)
-            dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
-            row = np.zeros((1, *spec.input_shape), dtype=dtype)  # says nothing of private rows
+            row = blank_inputs(spec.input_shape, 1)  # says nothing of private rows
             seconds = timeit.repeat(lambda: embedder.features(row), number=1, repeat=3)
         if min(seconds) > MAX_ROW_SECONDS:
             rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"

@@ -16,7 +16,7 @@ import numpy as np
 from ...wall.features.embedder import unit_length
 from ...wall.files import write_file
 from ...wall.labels import LabelSpace
-from ...wall.messages import ExtractorSpec
+from ...wall.messages import ExtractorSpec, blank_inputs
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
 from ..ledger.ledger import Ledger
 from ..mechanisms.base import Mechanism
@@ -76,10 +76,9 @@ class ShardedRows(PrivateRows):
         for mechanism in mechanisms:
             mechanism.require_sharded()
         assert ledger.state.plan is not None
-        none, image = np.zeros(0, dtype=np.int64), len(input_shape) == 3
-        inputs = np.zeros((0, *input_shape), dtype=np.uint8 if image else np.float32)
+        none = np.zeros(0, dtype=np.int64)
         persons = none if ledger.state.plan.unit == "person" else None
-        like = self._like = Records(inputs, none, none, persons)
+        like = self._like = Records(blank_inputs(input_shape, 0), none, none, persons)
         super().__init__(lambda: like, ledger, space, mechanisms, directory=directory, **place)
         self._stream, self._scale, self._key = stream, scale, shard_key(directory)
         self._source = source

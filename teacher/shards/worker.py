@@ -19,7 +19,7 @@ from ...wall.devices import device_of
 from ...wall.errors import LabelwallError
 from ...wall.features.embedder import Embedder
 from ...wall.files import write_file
-from ...wall.messages import ExtractorSpec
+from ...wall.messages import ExtractorSpec, blank_inputs
 from ..classifiers.linear_ensemble import shard_numbers
 from ..private_files import log_failure
 from ..records.private_records import Records
@@ -116,8 +116,7 @@ class Shard:
         done = journal(folder).done
         if not journal(folder).complete:
             rows = order[done : done + block_rows(spec.input_shape)]
-            dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
-            none = np.zeros((0, *spec.input_shape), dtype=dtype)
+            none = blank_inputs(spec.input_shape, 0)
             inputs = read(self._rows, "inputs")[rows] if len(order) else none
             features, finite = Embedder(spec, device=self._device).embed(inputs)
             done += len(rows)
@@ -253,7 +252,7 @@ def columns_of(records: Records) -> dict[str, np.ndarray]:
 
 
 def block_rows(shape: tuple[int, ...]) -> int:
-    return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
+    return max(1, min(BLOCK, BLOCK_BYTES // blank_inputs(shape, 1).nbytes))
 
 
 def journal(directory: Path) -> Journal:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.student.asking.ask_cells import cluster
+from labelwall.student.asking.matrix_round import cluster
 from labelwall.wall.errors import LISTED, listed
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
@@ -66,7 +66,7 @@ def test_centres_are_of_rows_in_the_pool_s_order(monkeypatch) -> None:
         seen.append(features)
         return cluster(features, cells, seed)
 
-    monkeypatch.setattr("labelwall.student.asking.ask_cells.cluster", kept)
+    monkeypatch.setattr("labelwall.student.asking.matrix_round.cluster", kept)
     x, y = tiny.rows(200, 1)
     (u, _), (t, ty) = tiny.rows(120, 2), tiny.rows(120, 3)
     np.savez("rows.npz", private_x=x, private_y=y, public_x=u, test_x=t, test_y=ty)

@@ -12,7 +12,7 @@ from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import learning as training
 from labelwall.student.batches import Lesson
 from labelwall.student.learning import released
-from labelwall.student.linear.neighbours import with_neighbours
+from labelwall.student.linear.linear_model import with_neighbours
 from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers

@@ -20,8 +20,8 @@ from ..progress import TaskProgress, no_progress
 from . import medical
 from .csv_files import read_lines
 from .data_config import DataConfig, PublicData, Task, no_names
+from .drawn import shapes
 from .folders import constant_order, is_hidden, list_files
-from .shapes import shapes
 
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"

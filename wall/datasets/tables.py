@@ -24,12 +24,12 @@ from ..errors import LISTED, InvalidInput, MissingData, listed, meant, require_k
 from ..label_kinds import label_space
 from ..labels import NO_LABEL, LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
-from .box import box_cells, drawn_rows
 from .columns import Encoding, encoding_of, number_form, numbers, texts
 from .csv_files import columns_of, read_lines, records_of
 from .data_config import BOX, ID, MOST_COLUMNS, SPLITS, DataConfig, PublicData, Task, no_names
 from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
+from .drawn import box_cells, drawn_rows
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:

@@ -150,12 +150,11 @@ def cleaned(cells: Iterable[object]) -> list[str]:
     return [text[:LONGEST].encode(errors="backslashreplace").decode() for text in texts]
 
 
-def require_encoder(name: str) -> str:
-    """A value of data.text_features. Raises InvalidInput."""
+def require_encoder(name: str) -> None:
+    """Raise InvalidInput for a ``name`` that is no value of data.text_features."""
     if name != HASHED and not re.fullmatch(rf"{SENTENCE}[^\0]{{1,999}}", name):
         rule = f"{HASHED}, or {SENTENCE}NAME of a sentence model or of its folder"
         raise InvalidInput("data.text_features", rule, name)
-    return name
 
 
 def model_name(name: str) -> str:

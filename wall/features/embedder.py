@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, shape_text
 from ..hog import HOG_UNIT, hog_features
 from ..matrices import MAX_DIMENSIONS, MAX_ENTRY
-from ..messages import ExtractorSpec
+from ..messages import ExtractorSpec, blank_inputs
 from ..progress import TaskProgress, no_progress
 
 # Root mean square of quantised raw vectors: entries clip at about four times that.
@@ -85,10 +85,9 @@ class Embedder:
         if len(shape) != sizes:
             rule = "three sizes for hog, one for raw and box"
             raise InvalidInput("extractor.input_shape", rule, shape)
-        dtype = np.uint8 if len(shape) == 3 else np.float32
-        if inputs.dtype != dtype or inputs.shape[1:] != shape:
-            rule = f"{np.dtype(dtype)} rows of shape {list(shape)}"
-            raise InvalidInput("inputs", rule, f"{inputs.dtype} {list(inputs.shape[1:])}")
+        expected, found = map(shape_text, (blank_inputs(shape, 0), inputs))
+        if found != expected:
+            raise InvalidInput("inputs", expected, found)
         return inputs
 
 

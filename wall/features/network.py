@@ -15,7 +15,7 @@ from torch import nn
 
 from ..devices import device_of, reproducible
 from ..errors import InvalidInput
-from ..messages import ExtractorSpec
+from ..messages import ExtractorSpec, blank_inputs
 from ..networks import Backbone, build, load, to_onnx
 from ..preprocessing import Preprocessing
 
@@ -96,8 +96,7 @@ class Network:
             return module(torch.from_numpy(rows).to(self._device)).cpu().numpy()
 
     def _zeros(self, count: int) -> np.ndarray:
-        dtype = np.uint8 if len(self._spec.input_shape) == 3 else np.float32
-        return np.zeros((count, *self._spec.input_shape), dtype=dtype)
+        return blank_inputs(self._spec.input_shape, count)
 
     def _slot_independent(self, module: nn.Module) -> bool:
         """Whether a row's output keeps every bit if rows are permuted or one is inserted first.

@@ -16,8 +16,7 @@ from labelwall.experiment.plan.stand_ins import (
     ScaledVoters,
     StandInNoise,
 )
-from labelwall.student.asking.ask import ask_matrices
-from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.student.linear.tuning import RADIUS
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.custody.solver import solved

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from labelwall.experiment.report.pictures import training
-from labelwall.experiment.report.public_pictures import MOST_MAPS
+from labelwall.experiment.report.pictures import MOST_MAPS, training
 from labelwall.student.round_files import BOARD, EVENTS, MAP
 from labelwall.wall.files import write_arrays
 from tests.experiment.report.finished_run import CLASSES, change, page_in, page_of

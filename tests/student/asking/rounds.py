@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labelwall.student.asking.ask import ask_matrices
-from labelwall.student.asking.matrix_round import Count, MatrixRound
+from labelwall.student.asking.matrix_round import Count, MatrixRound, ask_matrices
 from labelwall.student.results import Estimate
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
 from labelwall.wall.questions import QueryForm, Round

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from labelwall.student.asking import features
-from labelwall.student.asking.ask_cells import cluster
 from labelwall.student.asking.features import (
     PublicFeatures,
     box_extractor,
@@ -16,6 +15,7 @@ from labelwall.student.asking.features import (
     principal_axes,
     whitened,
 )
+from labelwall.student.asking.matrix_round import cluster
 from labelwall.student.asking.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
 from labelwall.student.public_settings import FirstFeatures
 from labelwall.wall.computing import Computing

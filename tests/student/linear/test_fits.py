@@ -12,11 +12,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.linear import descent, fit_classes
 from labelwall.student.linear.fit_classes import gaussian_classes
-from labelwall.student.linear.linear_model import LinearModel, fit
+from labelwall.student.linear.linear_model import LinearModel, fit, with_neighbours
 from labelwall.student.linear.measure import FitSettings, Measurements, unit_inputs
 from labelwall.student.linear.moments import class_probabilities
-from labelwall.student.linear.neighbours import with_neighbours
-from labelwall.student.linear.released_network import after_features, as_network
+from labelwall.student.linear.stored import after_features, as_network
 from labelwall.student.linear.tuning import NEIGHBOURS
 from labelwall.student.linear.tuning import NEIGHBOURS_SHARE as SHARE
 from labelwall.student.train import outputs

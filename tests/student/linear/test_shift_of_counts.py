@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.student.asking.ask_cells import ask_cells
 from labelwall.student.asking.estimates import FOREIGN, Estimate
-from labelwall.student.asking.matrix_round import MatrixRound
+from labelwall.student.asking.matrix_round import MatrixRound, ask_cells
 from labelwall.student.linear.labelled import Labelled, labelled_classes
 from labelwall.student.linear.measure import unit_inputs
 from labelwall.student.linear.shift_of_counts import compared

@@ -10,7 +10,7 @@ import pytest
 
 from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.data_config import DataConfig
-from labelwall.wall.datasets.shapes import shapes
+from labelwall.wall.datasets.drawn import shapes
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.datasets.tables import encoding, split_rows
 from labelwall.wall.errors import InvalidInput
