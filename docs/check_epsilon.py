@@ -26,10 +26,9 @@ RELEASES = {  # sections 3, 12, 13, 16, 17, 21: a curve, and the mechanism's fie
 
 def priced(name, mechanism):
     curve, *fields = RELEASES[name]
-    fields = ["teachers" if f == "k" and f not in mechanism else f for f in fields]
-    p = [1 if field == "sensitivity" else mechanism[field] for field in fields]
-    if name == "counts":  # votes in units of 1/4096
-        p = [2 * p[0] * 4096**2, p[1] * 4096]
+    known = {"k": mechanism.get("teachers"), **mechanism, "sensitivity": 1}
+    p = [known[field] for field in fields]
+    p = [2 * p[0] * 4096**2, p[1] * 4096] if name == "counts" else p  # votes in units of 1/4096
     return curve, *p, mechanism.get("sample_rate", 1.0)
 
 

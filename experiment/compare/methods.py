@@ -10,7 +10,7 @@ from typing import Any
 from ...student.public_settings import STAGES
 from ...teacher.baselines.baseline_settings import BASELINES
 from ...teacher.custody.solver import solved, solved_numbers
-from ...teacher.mechanisms.registry import AUTO, mechanism_class
+from ...teacher.mechanisms.registry import AUTO, MECHANISMS, mechanism_class
 from ...teacher.mechanisms.votes import teachers_of
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, meant
@@ -50,6 +50,8 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     if unknown := [kind for kind in kinds if kind not in known]:
         needs = "" if rehearsed else f"Rehearsals need {MIN_ROWS} labelled public or test rows."
         cure = needs or meant(unknown[0], known)
+        if unknown[0] in MECHANISMS and not needs:
+            cure = f"`{unknown[0]}` needs settings: a file as configs/compare_banana.yaml is one."
         raise InvalidInput("methods", f"some of {', '.join(known)}", ", ".join(unknown), cure)
     if first and AUTO in kinds:
         rule = "kinds that have the settings of the sweep"

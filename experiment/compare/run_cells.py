@@ -139,7 +139,9 @@ def run_cells(
     if not len(public.test_labels):
         raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
     make_private(bench.custodian)
-    console.say(spent(cells))
+    for line in [spent(cells), *dict.fromkeys(map(_votes, cells))]:
+        if line:
+            console.say(line)
     if task.labels.kind == "class":
         name, share = frequent(task.labels, public.test_labels)
         console.say(
@@ -153,6 +155,8 @@ def run_cells(
             console.progress("cells", done, len(todo))
             if any(results):  # a killed comparison has its table, too
                 _write(cells, results, out, measure)
+            if processes == 1:
+                console.say(f"cell {todo[done] + 1} of {len(cells)} begins")
             number, results[number] = next(finished)
             console.say(f"cell {number + 1} of {len(cells)} is there: {cells[number].folder}")
     except BrokenExecutor as error:
@@ -201,6 +205,20 @@ def _write(
     write_file(out / "comparison.tex", to_latex(lines, spent(cells)))
     write_file(out / f"{measure or MEASURES[0]}_by_epsilon.svg", plot(rows))
     return rows, lines
+
+
+def _votes(cell: Cell) -> str:
+    """How many queries PATE's teachers are asked, which follows from a guess; "" of others."""
+    asked = [round.queries for round in cell.config.rounds if round.queries is not None]
+    teachers = vars(cell.config.mechanism).get("teachers")
+    if teachers is None or not asked or cell.baseline or cell.reference:
+        return ""
+    guess = cell.config.expected_records
+    of = "as many private records as public rows" if guess is None else f"{guess} private records"
+    return (
+        f"{cell.method} at epsilon {cell.config.budget.epsilon:g}: {sum(asked)} queries of "
+        f"{teachers} teachers, for {of}, a public guess (--expected_records)"
+    )
 
 
 def spent(cells: list[Cell]) -> str:

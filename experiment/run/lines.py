@@ -48,6 +48,23 @@ def few_line(result: RoundResult, space: LabelSpace) -> str:
     )
 
 
+def collapsed_line(result: RoundResult, space: LabelSpace) -> str:
+    """A line if the student says few of the classes that test rows have; empty if it does not."""
+    if space.kind != "class":
+        return ""
+    counts = np.array(result.confusion)
+    there, said = ((counts.sum(axis=axis) > 0).sum() for axis in (1, 0))
+    return (
+        ""
+        if 2 * said > there or there < 2
+        else (
+            f"the student says only {said} of the {there} classes of the test rows: its training "
+            "on rows without labels may have collapsed. Try student.class_prior: uniform, or "
+            "another student.objective"
+        )
+    )
+
+
 def by_class(score: StudentScore, space: LabelSpace) -> tuple[float | None, float | None]:
     """(mean, least) share of right test rows over the classes that have some; None without."""
     if space.kind != "class":

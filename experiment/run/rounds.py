@@ -43,7 +43,7 @@ from ...wall.messages import ExtractorSpec, Outcome
 from ...wall.questions import Round, Scoring
 from .baselines import baselines
 from .custodians import Custodians
-from .lines import by_class, few_line, lost_line, round_line
+from .lines import by_class, collapsed_line, few_line, lost_line, round_line
 from .run_folder import RunFolder
 from .scoring import STUDENT, best_scored
 from .stopping import Watch
@@ -177,6 +177,8 @@ def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -
     """Say what the last of these rounds came to, and whether an earlier one is kept for it."""
     number = len(results)
     console.say(round_line(number, results[-1], public.task.labels))
+    if collapsed := collapsed_line(results[-1], public.task.labels):
+        console.say(f"round {number}: {collapsed}")
     if few := few_line(results[-1], public.task.labels):
         console.say(f"round {number}: {few}")
     known = estimates(results, results[-1].period)

@@ -256,6 +256,10 @@ def test_settings_follow_from_public_rows_and_the_budget(tables: Path) -> None:
     assert votes.config.open
     assert isinstance(gnmax.config.mechanism, Gnmax)
     assert gnmax.config.mechanism.teachers == 50  # 20 of 1,000 records each
+    asked = gnmax.config.rounds[0].queries
+    line = f"{asked} queries of 50 teachers, for as many private records as public rows, a public"
+    assert line in run_cells._votes(gnmax)
+    assert run_cells._votes(auto) == run_cells._votes(peer) == ""
     assert gnmax.config.rounds[0].queries > few.config.rounds[0].queries
     assert (peer.baseline.batch_size, peer.baseline.expected_records) == (250, 1000)
     assert {cell.epsilon for cell in cells} == {1.0, 30.0, None}
@@ -319,6 +323,7 @@ OWN_MISTAKES = {
     "--methods nonsense": "`methods` must be some of auto",
     "--methods private_linaer": "Did you mean 'private_linear'?",
     "--methods private_knn_median": "`methods` must be some of auto",
+    "--methods naive_knn": "`naive_knn` needs settings: a file as configs/compare_banana.yaml",
     "--methods noisy_sgd": "`methods` must be some of auto",  # of images
     "--epsilon -1": "epsilon",
     "--epsilon much": "--epsilon",

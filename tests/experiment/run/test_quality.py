@@ -97,6 +97,21 @@ def test_a_class_that_hardly_shows_is_named_unless_test_rows_or_the_estimate_kno
     assert lines.few_line(made_round(), ten) == ""
 
 
+def test_a_student_that_says_few_classes_is_said() -> None:
+    four = ClassLabels.of(4)
+
+    def said(predicted: list[int]) -> str:
+        counts = np.zeros((4, 4), dtype=int)
+        counts[np.arange(4), predicted] = 5
+        return lines.collapsed_line(made_round(confusion=counts.tolist()), four)
+
+    assert said([0, 0, 0, 0]).startswith("the student says only 1 of the 4 classes")
+    assert "only 2 of the 4" in said([0, 0, 1, 1])
+    assert said([0, 0, 1, 2]) == ""
+    assert lines.collapsed_line(made_round(), ClassLabels.of(3)) == ""
+    assert lines.collapsed_line(made_round(), ValueLabels(0.0, 1.0)) == ""
+
+
 def test_values_have_no_classes() -> None:
     counts = made_round(confusion=[[1, 0], [0, 1]])
     assert lines.by_class(counts, ValueLabels(low=0.0, high=1.0)) == (None, None)
