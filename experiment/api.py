@@ -21,6 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..teacher.accounting.conversion import round_up
+from ..teacher.accounting.plan import Plan
+from ..teacher.custody.solver import solved
 from ..teacher.mechanisms.registry import AUTO
 from ..wall.console import Console
 from ..wall.errors import InvalidInput, MissingData
@@ -175,16 +178,23 @@ def fit(
 class Price:
     """What a run costs, from public facts alone; prints as a table.
 
-    ``fields``: as `labelwall plan --json` prints them.
+    ``fields``: as `labelwall plan --json` prints them. ``releases``: what it pays for.
     """
 
     epsilon: float
     delta: float
     fields: dict[str, Any] = field(repr=False)
     text: str = field(repr=False)
+    releases: Plan = field(repr=False)
 
     def __str__(self) -> str:
         return self.text
+
+    def epsilon_at(self, delta: float) -> float:
+        """The epsilon that is proved of the same noise at another delta. Raises InvalidInput."""
+        from ..teacher.accounting.accountant import certified_epsilon
+
+        return round_up(certified_epsilon(replace(self.releases, delta=delta)))
 
     def _repr_html_(self) -> str:
         known = {"epsilon": self.epsilon, "delta": f"{self.delta:g}"}
@@ -222,7 +232,8 @@ def plan(
         require_affordable(config.plan())
         seconds, line = lasting(config, console)
     text = f"{text}\n{line}".rstrip()
-    return Price(shown["epsilon"], config.budget.delta, shown | seconds, text)
+    releases = solved(config.schedule).plan()
+    return Price(shown["epsilon"], releases.delta, shown | seconds, text, releases)
 
 
 def priced(

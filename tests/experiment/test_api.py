@@ -90,6 +90,11 @@ def test_a_price_reads_no_private_row() -> None:
     assert 0 < price.epsilon <= 8
     assert "epsilon" in str(price)
     assert str(price.epsilon)[:3] in price._repr_html_()
+    curve = [price.epsilon_at(delta) for delta in (1e-9, 1e-7, price.delta, 1e-3)]
+    assert curve == sorted(curve, reverse=True)
+    assert curve[0] > curve[2] == price.epsilon > curve[3]
+    with pytest.raises(InvalidInput, match=r"budget\.delta"):
+        price.epsilon_at(0.0)
     assert not list(Path.cwd().iterdir())
 
 
