@@ -48,7 +48,8 @@ def train(
         if config.open and config.teacher is not None:
             config = served(config, *service_plan(config.teacher))
             if (costs := config.budget.epsilon) < (most := given.budget.epsilon):
-                console.say(f"the service's plan costs epsilon {costs:g}, below the {most:g} given")
+                line = f"the service's plan costs epsilon {costs:g}, below the budget of {most:g}"
+                console.say(line)
         elif config.open:
             console.say("auto: rehearsing mechanisms and features on public rows")
             from .plan.search import decided  # torch, which takes seconds: after the first line

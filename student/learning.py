@@ -17,7 +17,6 @@ from ..wall.features.embedder import Embedder, quantised
 from ..wall.files import reading
 from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
-from ..wall.preprocessing import Preprocessing
 from ..wall.progress import TaskProgress
 from .asking.ask import Asked
 from .asking.asking_features import AskingRound, estimates
@@ -78,9 +77,7 @@ class TrainingRows:
             plain = features(self._network, "public").astype(np.float32)
             if rows.settings.student.backbone == LINEAR:
                 test = features(self._network, "test").astype(np.float32)
-        scale = Preprocessing()  # a table's columns are scaled, and a student of it scales them
-        if self._backbone == LINEAR or rows.settings.data.source != "table":
-            scale = standardising(self._backbone, plain)
+        scale = standardising(self._backbone, plain, rows.settings.data.source == "table")
         self.pool, self.test_inputs = Pool(plain, labels, scale.mean, scale.std), test
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -283,12 +283,18 @@ def export(spec: ExtractorSpec, features: np.ndarray) -> ExtractorSpec:
     return replace(spec, center=tuple(center.tolist()), scale=scale)
 
 
-def standardising(backbone: str, inputs: np.ndarray) -> Preprocessing:
+def standardising(backbone: str, inputs: np.ndarray, scaled: bool) -> Preprocessing:
     """What standardises rows like PUBLIC ones for a student: images, columns in units of their own,
     and all features of a linear one. Vectors of small numbers stay, as networks make them.
+
+    ``scaled``: whether columns are already, as a table's. Very wide vectors stay, too: their means
+    would not cross the wall.
     """
+    stay = scaled or (inputs.ndim == 2 and inputs.shape[1] > MAX_DIMENSIONS)
     small = inputs.ndim == 2 and np.abs(inputs).max(initial=0) <= SMALL
-    return Preprocessing() if small and backbone != LINEAR else Preprocessing.of_public(inputs)
+    if (stay or small) and backbone != LINEAR:
+        return Preprocessing()
+    return Preprocessing.of_public(inputs)
 
 
 def on_plain(weights: bytes, pool: Pool) -> bytes:

@@ -27,11 +27,14 @@ class Preprocessing:
     def of_public(cls, inputs: np.ndarray) -> "Preprocessing":
         """The mean and deviation of PUBLIC images by channel, of vectors float32 [n, d] by entry.
 
-        An entry that is the same in all rows counts as 0 in any row.
+        An entry that is the same in all rows, or beyond all measure, counts as 0 in any row.
         """
         if inputs.ndim != 4:
-            mean, deviation = (np.asarray(f(axis=0), float) for f in (inputs.mean, inputs.std))
-            deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, ENDLESS)
+            mean = inputs.mean(axis=0, dtype=np.float64)  # sums of float32 would lose digits
+            deviation = inputs.std(axis=0, dtype=np.float64)
+            far = np.abs(mean) + deviation >= ENDLESS
+            told = (deviation > CONSTANT * (1 + np.abs(mean))) & ~far
+            mean, deviation = np.where(told, mean, 0.0), np.where(told, deviation, ENDLESS)
             return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
         pixels = [inputs[..., channel].ravel() for channel in range(inputs.shape[-1])]
         counts = np.stack([np.bincount(p, minlength=LARGEST_PIXEL + 1) for p in pixels])

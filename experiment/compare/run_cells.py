@@ -428,7 +428,7 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
     if student.backbone == LINEAR and inputs.ndim == 4:
         features = _first_embedder(config.public_side(), bench).features
         inputs, tests, shown = (features(x).astype(np.float32) for x in (inputs, tests, shown))
-    scale = standardising(student.backbone, shown)
+    scale = standardising(student.backbone, shown, config.data.source == "table")
     pool = Pool(inputs, space, scale.mean, scale.std)
     lesson = Lesson(pool=pool, labels=space.expand(codes))
     weights = train(student, lesson, run_dir=folder / "student", seed=config.seed)

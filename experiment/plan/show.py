@@ -93,8 +93,8 @@ def announce(data: DataConfig, given: Schedule, known: Schedule, console: Consol
         console.say(f"greys of more than 8 bits: {data.white:g} is white (data.white)")
     elif data.source == "folder" and not data.draws and readers.shows_greys(data.public):
         console.say(
-            "no public image is a grey of more than 8 bits: in private ones that are, 65535 is "
-            "white, or a DICOM file's own limit; `--data.white 4095` would be for 12 bits"
+            "the first public image is a grey of 8 bits: in private ones of more 65535 is white, "
+            "or a DICOM file's own limit; `--data.white 4095` would be for 12 bits"
         )
 
 

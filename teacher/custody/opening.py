@@ -12,7 +12,8 @@ from ...wall.guarantee import POOLED
 from ...wall.progress import Progress, no_progress
 from ..custodian import Custodian, open_custodian
 from ..noise.entropy import Entropy
-from ..records.private_records import open_records, source_digest, stream_records
+from ..records.private_records import open_records, stream_records
+from ..records.source import source_digest
 from ..teacher import Teacher
 from .places import identity, tell_budgets
 from .private_settings import PrivateSide

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.datasets.data_config import DataConfig
-from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, write_file
 from ..custodian import LEDGER, LOCK
 from ..ledger.database import open_database
 from ..ledger.ledger import Ledger
 from ..private_files import make_private
-from ..records.private_records import require_columns, require_form, table_columns
+from ..records.private_records import require_columns, table_columns
+from ..records.source import require_form
 from .private_settings import PrivateSide
 from .recorded import odometer_reading, plan_beside
 
@@ -100,8 +100,7 @@ def require_there(data: DataConfig) -> None:
         raise MissingData(f"`data.private` must be {rule}. Found {place!r}.")
     if data.source == "table":
         require_columns(data, table_columns(data))
-    if data.source == "arrays":
-        require_form(data, describe(data))
+    require_form(data)
 
 
 def require_budget(side: PrivateSide) -> None:

@@ -67,7 +67,9 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
     named = "ids" if side.privacy.unit == "row" else "persons"
     lines = [f"{len(ids)} {named}, {present} of them present"]
     if not present:
-        lines.append("NOBODY IS REMOVED: ids are compared as they are written (0012 is not 12)")
+        texts = side.privacy.unit == "person" or has_names(side.data)
+        why = ": ids are compared as they are written (0012 is not 12)" if texts else ""
+        lines.append(f"NOBODY IS REMOVED{why}")
     if side.privacy.unit == "row" and numbered(side.data):
         lines.append("an id is a row's place: leave the row there, or each later one takes another")
     return _report(lines, f"{present} removed", dry_run)

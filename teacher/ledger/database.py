@@ -40,7 +40,12 @@ CONNECT = {
 
 # One round trip: settings of this transaction, how durable its commit is, and on how many private
 # tables another role has a privilege: by a grant, as a member of a role that has one (such as
-# pg_read_all_data), or as one that may become the owner. Superusers read everything anyway.
+# one of MIGHTY), or as one that may become the owner or a superuser. Superusers read everything
+# anyway. From version 16 on who created a role is a member that may not become it.
+MIGHTY = (
+    *("pg_read_all_data", "pg_write_all_data"),
+    *("pg_read_server_files", "pg_write_server_files", "pg_execute_server_program"),
+)
 ANY = "SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER"
 ENTER = sa.text(f"""
 SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
@@ -60,9 +65,11 @@ SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
                 WHERE NOT r.rolsuper AND r.oid NOT IN (c.relowner, CAST(current_user AS regrole))
                 AND r.rolname !~ '^pg_'
                 AND (pg_catalog.has_table_privilege(r.oid, c.oid, '{ANY}')
-                    OR pg_catalog.pg_has_role(r.oid, c.relowner, 'MEMBER')
-                    OR pg_catalog.pg_has_role(r.oid, 'pg_read_all_data', 'MEMBER')
-                    OR pg_catalog.pg_has_role(r.oid, 'pg_write_all_data', 'MEMBER'))))) AS readers
+                    OR EXISTS (SELECT FROM pg_catalog.pg_roles AS p
+                        WHERE (p.rolsuper OR p.oid = c.relowner OR p.rolname IN {MIGHTY})
+                        AND pg_catalog.pg_has_role(r.oid, p.oid, CASE
+                            WHEN CAST(current_setting('server_version_num') AS integer) < 160000
+                            THEN 'MEMBER' ELSE 'SET' END)))))) AS readers
 """)
 DURABLE = {
     "fsync": ("on",),

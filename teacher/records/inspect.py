@@ -13,7 +13,7 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.csv_files import read_lines
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
-from ...wall.datasets.readers import ATTRIBUTES, is_image
+from ...wall.datasets.readers import ATTRIBUTES, deep_greys, is_image
 from ...wall.datasets.sources import describe
 from ...wall.datasets.tables import encoding
 from ...wall.errors import shortened
@@ -72,7 +72,7 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         each = np.unique(rows.persons, return_counts=True)[1]
         few, many = (each.min(), each.max()) if len(each) else (0, 0)
         lines += ["", f"persons with usable rows: {len(each)}, with {few} to {many} rows each"]
-    if config.source == "folder" and len(rows.inputs):
+    if config.source == "folder" and len(rows.inputs) and deep_greys(Path(config.private or "")):
         lines += _of_greys(rows.inputs)
     bad = np.flatnonzero(read.verdicts != GOOD)
     if len(bad) and config.source in ("folder", "arrays", "table"):

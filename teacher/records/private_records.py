@@ -5,12 +5,10 @@ inputs are functions of that row alone; what a whole file has (a header, a schem
 is public.
 """
 
-import hashlib
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -154,22 +152,6 @@ def stream_records(
         done, total, rows = block
         yield done, total, rows.records
         del block, rows
-
-
-def source_digest(config: DataConfig) -> str:
-    """A hash (hex) of what ``stream_records`` numbers: names of an image folder's files, and size
-    and time of change of other files. Empty for published data sets, which do not change.
-    """
-    places = [Path(place) for place in (config.private, config.path) if place]
-    entries = list[tuple[object, ...]]()
-    for place in places:
-        for name in list_files(place) if place.is_dir() else [""]:
-            if config.source == "folder":
-                entries.append((name,))
-                continue
-            with suppress(OSError):
-                entries.append((name, (found := (place / name).stat()).st_size, found.st_mtime_ns))
-    return hashlib.sha256(repr(entries).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _quietly(blocks: Blocks) -> tuple[int, int, Ingested] | None:
@@ -365,7 +347,7 @@ def _arrays(
     return counts[INPUTS], lambda block: _array_rows(task, next(parts), block.start, earlier)
 
 
-def _inputs(task: Task, rows: np.ndarray) -> np.ndarray:
+def inputs_of(task: Task, rows: np.ndarray) -> np.ndarray:
     """Private rows as the wall carries them. Raises InvalidInput unless they are as public_x is."""
     inputs = arrays.canonical_rows(INPUTS, rows)
     expected, found = map(shape_text, (blank_inputs(task.input_shape, 0), inputs))
@@ -378,7 +360,7 @@ def _array_rows(
     task: Task, columns: Mapping[str, np.ndarray], first: int, earlier: Counter[int]
 ) -> Ingested:
     """Rows of an npz file, the first of which has the number ``first``."""
-    inputs, labels = _inputs(task, columns[INPUTS]), task.labels.encode(LABELS, columns[LABELS])
+    inputs, labels = inputs_of(task, columns[INPUTS]), task.labels.encode(LABELS, columns[LABELS])
     given, persons = columns.get(IDS), None
     if given is not None and (given.dtype.kind not in "iu" or given.ndim != 1):
         raise InvalidInput(IDS, "whole numbers [n]", shape_text(given))
@@ -406,16 +388,6 @@ def table_columns(config: DataConfig) -> list[str]:
     """Names of the columns of the private rows' table, which are public. Raises as read_table."""
     named = ("data.path", config.path) if config.split else ("data.private", config.private)
     return column_names(*named)
-
-
-def require_form(config: DataConfig, task: Task) -> None:
-    """Raise InvalidInput unless a private array's rows are of the ``task``'s form, which is public.
-
-    No row is read.
-    """
-    path = arrays.require_arrays(config.path)
-    if arrays.has_member(path, INPUTS):
-        _inputs(task, arrays.member_form(path, INPUTS))
 
 
 def require_columns(

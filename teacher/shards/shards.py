@@ -161,8 +161,9 @@ class ShardedRows(PrivateRows):
             return
         path, source = self._root / SOURCE, self._source()
         if not path.exists() or path.read_text() != source:
-            for number in missing:
-                shutil.rmtree(rows[number], ignore_errors=True)
+            missing = list(range(len(rows)))  # finished ones have rows by the former places
+            for folder in rows:
+                shutil.rmtree(folder, ignore_errors=True)
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_file(path, source)
         start = min(journal(rows[number]).done for number in missing)

@@ -170,10 +170,23 @@ def test_columns_in_units_of_their_own_are_standardised_and_small_vectors_stay()
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.normal(size=99) * 1e4 + 3e5, rng.normal(size=99), np.full(99, 5)])
     own = rows.astype(np.float32)
-    scaled = standardising("mlp", own)(own)
+    scaled = standardising("mlp", own, False)(own)
     np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-3)
     np.testing.assert_allclose(scaled.std(axis=0, correction=0), [1, 1, 0], atol=1e-3)
-    assert standardising("mlp", own / 1e6) == Preprocessing()
-    assert standardising("linear", own / 1e6) == Preprocessing.of_public(own / 1e6)
+    assert standardising("mlp", own / 1e6, False) == Preprocessing()
+    assert standardising("mlp", own, True) == Preprocessing()  # a table's
+    assert standardising("mlp", np.full((2, 5000), 99, np.float32), False) == Preprocessing()
+    assert standardising("linear", own / 1e6, True) == Preprocessing.of_public(own / 1e6)
     images = rng.integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)
-    assert len(standardising("small_cnn", images).mean) == 3
+    assert len(standardising("small_cnn", images, False).mean) == 3
+
+
+def test_large_numbers_are_standardised_exactly_and_those_beyond_measure_left_out() -> None:
+    """Sums of float32 would take a constant for a column, and overflow at a fill value."""
+    fill = np.where(np.arange(400) % 20, 1.0, 1e20)
+    columns = [np.full(400, 1234567.0), np.full(400, 0.1), fill, np.full(400, 1e35)]
+    columns.append(np.arange(400.0) + 1e7)
+    rows = np.column_stack(columns).astype(np.float32)
+    scaled = Preprocessing.of_public(rows)(rows).numpy()
+    np.testing.assert_allclose(scaled.std(axis=0), [0, 0, 1, 0, 1], atol=1e-3)
+    assert np.isfinite(scaled).all()

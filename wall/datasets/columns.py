@@ -39,6 +39,7 @@ _DAYS = (
 _TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
 # Forms of dates; the first is ISO 8601. Of two that fit all cells alike the first is taken.
 DATES = ("", *_DAYS, *_TIMES, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
+FEW_CELLS = 20  # whose words are not compared with the public ones
 SAMPLE = 20  # public cells, of which a form must fit one to be tried on all
 LONGEST_NUMBER = 64  # characters of a number with marks or a unit
 ID_NAME = re.compile(r"(?i:(?:^|.*[\W_])(?:id|uuid|guid|key|index))|.*[a-z](?:Id|ID)")
@@ -294,6 +295,8 @@ class Column:
             return ""
         of_all = f"of {there.sum()} cells"
         if self.kind == "category":
+            if there.sum() < FEW_CELLS:  # of which a rare word is a large share
+                return ""
             place = code_of(self.values)
             others = np.array([place(text) < 0 for text in texts(cells[there])])
             if 1 - others.mean() >= MOSTLY * (1 - self.mean[-1]):

@@ -13,7 +13,7 @@ SUFFIXES = (".dcm", ".nii", ".nii.gz")
 MAX_BYTES = 1 << 30  # of a file
 MAX_VOXELS = 1 << 28  # of a volume, which may be read as a whole
 FAR = 1e9  # a grey that is beyond every window
-ENDS = "ends"
+ENDS = "ends\0"  # in an image's info; no file's own key has a zero
 
 for _name in ("pydicom", "nibabel", "nibabel.global"):  # which would print what a file holds
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)

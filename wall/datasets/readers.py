@@ -34,6 +34,7 @@ MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, b
 GREYS = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes of them
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
 DEEPEST = 65535.0  # white in these, if nothing else is said
+SAMPLE = 100  # images that are looked at for their depth
 CHUNK = 128  # images decoded by one task of the thread pool
 
 
@@ -212,7 +213,7 @@ def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
 
 
 def shows_greys(public: str | None) -> bool:
-    """Whether the first readable image of a PUBLIC folder is a grey one."""
+    """Whether the first readable image of a PUBLIC folder is a grey one of at most 8 bits."""
     folder = Path(public or "")
     if not public or not folder.is_dir():
         return False
@@ -220,7 +221,18 @@ def shows_greys(public: str | None) -> bool:
         warnings.simplefilter("ignore")
         for path in filter(is_image, list_files(folder)):
             with contextlib.suppress(Exception), open_image(folder / path) as image:
-                return image.mode in GREYS
+                return image.mode in GREYS and not image.mode.startswith(DEEP)
+    return False
+
+
+def deep_greys(folder: Path) -> bool:
+    """Whether one of a folder's first SAMPLE images has more than 8 bits; for its owner alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in [*filter(is_image, list_files(folder))][:SAMPLE]:
+            with contextlib.suppress(Exception), open_image(folder / path) as image:
+                if image.mode.startswith(DEEP):
+                    return True
     return False
 
 
@@ -271,7 +283,7 @@ def describe(config: DataConfig) -> Task:
     field, path = ("data.test", config.test) if tested else ("data.public", config.public)
     root = Path() if config.draws and not tested else require_folder(field, path)
     if config.labels != "class":
-        space = label_space(config.labels, space.names or _attribute_lines(field, root)[0][1:])
+        space = label_space(config.labels, space.names or attribute_lines(field, root)[0][1:])
         return Task(space, (config.image_size, config.image_size, config.channels))
     folders = sorted({*class_folders(root)} if tested else ())
     if not space.names:
@@ -342,7 +354,7 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     """
     if space.kind != "attributes":
         return classes_of(paths, space.names)
-    header, lines = _attribute_lines(field, root)
+    header, lines = attribute_lines(field, root)
     absent = [name for name in space.names if name not in header[1:]]
     if absent:
         rule = f"a table with the columns {listed(space.names)}"
@@ -357,7 +369,7 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     return np.array(rows, dtype=np.int64).reshape(len(paths), len(columns))
 
 
-def _attribute_lines(field: str, root: Path) -> tuple[list[str], Iterator[list[str]]]:
+def attribute_lines(field: str, root: Path) -> tuple[list[str], Iterator[list[str]]]:
     """Header and lines of a folder's attributes.csv. Raises MissingData, InvalidInput."""
     if not (root / ATTRIBUTES).is_file():
         raise MissingData(

@@ -77,7 +77,7 @@ def test_a_plan_that_costs_less_than_the_budget_is_said(plan, tmp_path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             whole_run.train(analyst(budget=BudgetConfig(epsilon=epsilon)), tmp_path, Console())
     told = capsys.readouterr()
-    line = "the service's plan costs epsilon 1, below the 3 given"
+    line = "the service's plan costs epsilon 1, below the budget of 3"
     assert (told.out + told.err).count(line) == 1
 
 

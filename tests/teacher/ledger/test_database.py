@@ -153,8 +153,9 @@ def test_only_the_owner_reads_the_private_tables(postgres):
     """A custodian's role without other rights, and an auditor of the public tables."""
     url = postgres.schema("custodian")
     postgres.administer(
-        "DROP ROLE IF EXISTS custodian, auditor",
+        "DROP ROLE IF EXISTS custodian, auditor, mighty",
         "CREATE ROLE custodian LOGIN",
+        "CREATE ROLE mighty SUPERUSER",
         "CREATE ROLE auditor LOGIN",
         f"CREATE SCHEMA {url.schema} AUTHORIZATION custodian",
         f"GRANT USAGE ON SCHEMA {url.schema} TO auditor",
@@ -169,7 +170,9 @@ def test_only_the_owner_reads_the_private_tables(postgres):
         "SELECT (id) ON {}.updates TO auditor",
         "UPDATE ON {}.updates TO PUBLIC",
         "pg_read_all_data TO auditor",
+        "pg_execute_server_program TO auditor",
         "custodian TO auditor",
+        "mighty TO auditor",
     ):
         postgres.administer(f"GRANT {grant.format(url.schema)}")
         with pytest.raises(LedgerMismatch, match="private table"):

@@ -95,7 +95,7 @@ def test_persons_flat_images_and_attributes_are_told(tmp_path):
         for split in ("private", "public", "test"):
             place = tmp_path / split / f"p{number % 3}"
             place.mkdir(parents=True, exist_ok=True)
-            grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * (62 if split == "private" else 4)
+            grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * (62 if split == "private" else 1)
             shown = Image.fromarray(grey if split == "private" else grey.astype(np.uint8))
             shown.save(place / f"{number}.png")
     files = [f"p{number % 3}/{number}.png" for number in range(4)]
@@ -109,3 +109,5 @@ def test_persons_flat_images_and_attributes_are_told(tmp_path):
     assert "half of the images have no contrast above 15 of 255" in text
     assert "'maybe': labels outside the public classes" in text
     assert "contrast" not in preview(replace(config, white=4095.0), unit="person")
+    flat = {"private": places["test"], "public": places["public"], "test": places["private"]}
+    assert "contrast" not in preview(DataConfig("folder", image_size=8, **flat))  # of 8 bits

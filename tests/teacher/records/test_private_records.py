@@ -12,7 +12,6 @@ from labelwall.teacher.records.private_records import (
     Records,
     ingest,
     open_records,
-    source_digest,
     stream_records,
 )
 from labelwall.wall.datasets.data_config import DataConfig, Task
@@ -140,22 +139,6 @@ def spoil(folder, monkeypatch):
     Image.new("RGB", (9, 9)).save(folder / "loose.png")
     (folder / "cat" / "notes.txt").write_text("no image")
     (folder / "cat" / ".hidden.png").write_text("no image")
-
-
-def test_a_source_is_another_one_once_its_rows_have_other_places(image_folders, tmp_path):
-    folder = DataConfig(source="folder", private=image_folders["private"])
-    before, image = source_digest(folder), Path(image_folders["private"], "cat", "0.png")
-    image.write_bytes(b"other bytes in the same place")
-    assert source_digest(folder) == before
-    image.unlink()
-    assert source_digest(folder) != before
-    np.savez(tmp_path / "a.npz", private_x=np.zeros(2))
-    arrays = DataConfig(source="arrays", path=str(tmp_path / "a.npz"))
-    before = source_digest(arrays)
-    assert source_digest(arrays) == before
-    np.savez(tmp_path / "a.npz", private_x=np.zeros(3))
-    assert source_digest(arrays) != before
-    assert source_digest(DataConfig()) == source_digest(DataConfig("mnist"))
 
 
 def test_bad_images_vanish_without_a_trace(image_folders, monkeypatch, capfd, recwarn, caplog):

@@ -101,19 +101,27 @@ def test_an_interrupted_start_resumes(tmp_path, monkeypatch, step):
     assert tiny.asked(teacher, "private_knn") == expected
 
 
-def test_an_interrupted_start_begins_anew_where_the_rows_have_other_places(tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", [4, 10**6])
+def test_an_interrupted_start_begins_anew_where_rows_have_other_places(tmp_path, monkeypatch, step):
     """Otherwise a record that leaves in between would take the place of another one for ever."""
     monkeypatch.setattr(worker_module, "BLOCK", 37)
     records, blocks = tiny.records(), [0]
     append, listing = shards_module.append, ["before"]
+    finish = shards_module.finish
 
     def killing(*arguments):
         blocks[0] += 1
-        if blocks[0] > 4 and listing == ["before"]:
+        if blocks[0] > step and listing == ["before"]:
             raise KeyboardInterrupt
         append(*arguments)
 
+    def killing_later(folder):
+        finish(folder)
+        if listing == ["before"]:  # one of two is whole
+            raise KeyboardInterrupt
+
     monkeypatch.setattr(shards_module, "append", killing)
+    monkeypatch.setattr(shards_module, "finish", killing_later)
 
     def started(rows):
         disk = tiny.on_disk(tmp_path / "d", tiny.streamed(rows), 2)

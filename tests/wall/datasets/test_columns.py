@@ -166,10 +166,11 @@ def test_words_in_another_form_are_said():
     public = np.array(["m"] * 6 + ["f"] * 5 + ["x"], dtype=object)  # one word is in few rows
     (column,) = encoding_of({"sex": public}).columns
     assert column.unlike(public) == ""
-    assert column.unlike(np.array(["M", "f", ""] * 3 + ["y"], dtype=object)) == ""  # of 7, 1
-    coded = np.array(["1", "2", "m", ""], dtype=object)
+    assert column.unlike(np.array(["M", "f", ""] * 9 + ["y"], dtype=object)) == ""  # of 19, 1
+    coded = np.array(["1", "2", "m", ""] * 9, dtype=object)
     line = column.unlike(coded)
-    assert line == "2 of 3 cells have values that public rows seldom have, as '1'"
+    assert line == "18 of 27 cells have values that public rows seldom have, as '1'"
+    assert column.unlike(coded[:4]) == ""
 
 
 def test_many_columns_that_differ_are_counted():

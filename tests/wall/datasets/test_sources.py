@@ -158,7 +158,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
     assert asking.pop("wall/datasets/sources.py") == {"_one_side"}
     assert asking.pop("teacher/custody/places.py") == {"config.private"}
     # The custodian's check reads labels as they are written
-    records = {f"teacher/records/{name}.py" for name in ("inspect", "private_records")}
+    records = {f"teacher/records/{name}.py" for name in ("inspect", "private_records", "source")}
     assert {path for path, uses in asking.items() if uses} == records
     for code in (
         "PUBLISHED[source]._one_side(config, private)",
