@@ -23,8 +23,8 @@ def require_form(config: DataConfig) -> None:
     """
     if config.source == "folder" and config.labels == "attributes" and config.private:
         attribute_lines("data.private", Path(config.private))
-    if config.source != "arrays":
-        return
+    if config.source != "arrays" or not Path(config.path or "").exists():
+        return  # a missing file is an error where it is read
     path = arrays.require_arrays(config.path)
     if not arrays.has_member(path, INPUTS):
         rule = f"arrays with {INPUTS}, or left to a teacher whose URL is given"

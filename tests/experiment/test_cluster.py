@@ -186,7 +186,8 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(tmp_path, m
     side = replace(parse(args, "serve")[0].private_side(), custodian_dir=str(store))
     monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
     opened, keys = custody(side, unsafe=True), Keys(store)
-    app = app_of(side, ServiceConfig(port=0), opened, keys, SeededNoise(1))
+    noise, progress = SeededNoise(1), Console().progress
+    app = app_of(side, ServiceConfig(port=0), opened, keys, noise, progress=progress)
     assert heard == [("taking in private rows (percent)", 100, 100)]
     token = keys.add("carol", "custodian")
     with served(Made(app, opened, {})) as url:
