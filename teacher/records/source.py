@@ -11,7 +11,6 @@ from ...wall.datasets.databases import QUERY
 from ...wall.datasets.folders import list_files
 from ...wall.datasets.readers import attribute_lines
 from ...wall.datasets.sources import describe
-from ...wall.errors import InvalidInput
 from .private_records import INPUTS, inputs_of
 
 
@@ -26,10 +25,8 @@ def require_form(config: DataConfig) -> None:
     if config.source != "arrays" or not Path(config.path or "").exists():
         return  # a missing file is an error where it is read
     path = arrays.require_arrays(config.path)
-    if not arrays.has_member(path, INPUTS):
-        rule = f"arrays with {INPUTS}, or left to a teacher whose URL is given"
-        raise InvalidInput("data.path", rule, str(path))
-    inputs_of(describe(config), arrays.member_form(path, INPUTS))
+    if arrays.has_member(path, INPUTS):
+        inputs_of(describe(config), arrays.member_form(path, INPUTS))
 
 
 def source_digest(config: DataConfig) -> str:
