@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ...teacher.accounting.accountant import certificates, certified_epsilon, require_affordable
@@ -91,11 +92,13 @@ def announce(data: DataConfig, given: Schedule, known: Schedule, console: Consol
         console.say(line)
     if data.white is not None:
         console.say(f"greys of more than 8 bits: {data.white:g} is white (data.white)")
-    elif data.source == "folder" and not data.draws and readers.shows_greys(data.public):
-        console.say(
-            "the first public image is a grey of 8 bits: in private ones of more 65535 is white, "
-            "or a DICOM file's own limit; `--data.white 4095` would be for 12 bits"
-        )
+    elif data.source == "folder" and not data.draws and Path(data.public or "").is_dir():
+        shown = readers.modes(Path(data.public or ""))
+        if shown and set(shown) <= readers.GREYS and not any(map(readers.is_deep, shown)):
+            console.say(
+                "the public images are greys of 8 bits: in private ones of more 65535 is white, or "
+                "a DICOM file's own limit; `--data.white 4095` would be for 12 bits"
+            )
 
 
 def describe_plan(given: Schedule, progress: Progress = no_progress) -> dict[str, Any]:

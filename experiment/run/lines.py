@@ -54,14 +54,12 @@ def collapsed_line(result: RoundResult, space: LabelSpace) -> str:
         return ""
     counts = np.array(result.confusion)
     there, said = ((counts.sum(axis=axis) > 0).sum() for axis in (1, 0))
+    if 2 * said > there or there < 2:
+        return ""
     return (
-        ""
-        if 2 * said > there or there < 2
-        else (
-            f"the student says only {said} of the {there} classes of the test rows: its training "
-            "on rows without labels may have collapsed. Try student.class_prior: uniform, or "
-            "another student.objective"
-        )
+        f"the student says only {said} of the {there} classes of the test rows: its training on "
+        "rows without labels may have collapsed. Try student.class_prior: uniform, or another "
+        "student.objective"
     )
 
 

@@ -13,7 +13,7 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.csv_files import read_lines
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
-from ...wall.datasets.readers import ATTRIBUTES, deep_greys, is_image
+from ...wall.datasets.readers import ATTRIBUTES, is_deep, is_image, modes
 from ...wall.datasets.sources import describe
 from ...wall.datasets.tables import encoding
 from ...wall.errors import shortened
@@ -72,8 +72,8 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         each = np.unique(rows.persons, return_counts=True)[1]
         few, many = (each.min(), each.max()) if len(each) else (0, 0)
         lines += ["", f"persons with usable rows: {len(each)}, with {few} to {many} rows each"]
-    if config.source == "folder" and len(rows.inputs) and deep_greys(Path(config.private or "")):
-        lines += _of_greys(rows.inputs)
+    if config.source == "folder" and len(rows.inputs):
+        lines += _of_greys(Path(config.private or ""), rows.inputs)
     bad = np.flatnonzero(read.verdicts != GOOD)
     if len(bad) and config.source in ("folder", "arrays", "table"):
         labels = Counter(zip(_written(config)[bad], read.verdicts[bad].tolist(), strict=True))
@@ -100,10 +100,13 @@ def _of_columns(config: DataConfig) -> list[str]:
     return lines
 
 
-def _of_greys(images: np.ndarray) -> list[str]:
-    """A line about images uint8 [n, h, w, c] of which most have hardly any contrast."""
+def _of_greys(folder: Path, images: np.ndarray) -> list[str]:
+    """A line if most of a folder's images have hardly any contrast, as a wrong white leaves them.
+
+    ``images``: as they are read, uint8 [n, h, w, c].
+    """
     middle = int(np.median(np.ptp(images.reshape(len(images), -1), axis=1)))
-    if middle >= FLAT:
+    if middle >= FLAT or not any(map(is_deep, modes(folder))):
         return []
     line = f"half of the images have no contrast above {middle} of 255: data.white says what is"
     return ["", f"{line} white in greys of more than 8 bits"]

@@ -212,28 +212,20 @@ def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
     return Image.fromarray((greys * 255 / (white - black)).astype(np.uint8))
 
 
-def shows_greys(public: str | None) -> bool:
-    """Whether the first readable image of a PUBLIC folder is a grey one of at most 8 bits."""
-    folder = Path(public or "")
-    if not public or not folder.is_dir():
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for path in filter(is_image, list_files(folder)):
-            with contextlib.suppress(Exception), open_image(folder / path) as image:
-                return image.mode in GREYS and not image.mode.startswith(DEEP)
-    return False
-
-
-def deep_greys(folder: Path) -> bool:
-    """Whether one of a folder's first SAMPLE images has more than 8 bits; for its owner alone."""
+def modes(folder: Path) -> list[str]:
+    """Pillow's modes of a folder's first SAMPLE images, without those that can not be read."""
+    found = list[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for path in [*filter(is_image, list_files(folder))][:SAMPLE]:
             with contextlib.suppress(Exception), open_image(folder / path) as image:
-                if image.mode.startswith(DEEP):
-                    return True
-    return False
+                found.append(image.mode)
+    return found
+
+
+def is_deep(mode: str) -> bool:
+    """Whether it is one of greys of more than 8 bits."""
+    return mode.startswith(DEEP)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
