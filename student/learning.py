@@ -141,8 +141,9 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     network = _released_network(public, asked, current.path / CLASSIFIER, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
-    linear = public.settings.student.backbone == LINEAR
-    fewest = max(FEW_PUBLIC, len(asked.features.spec.center) if linear else 0)
+    linear, shape = public.settings.student.backbone == LINEAR, public.task.input_shape
+    columns = len(asked.features.spec.center) if linear else shape[0] if len(shape) == 1 else 0
+    fewest = max(FEW_PUBLIC, columns)
     # Virtual rows teach a value's student enough
     few = len(public.data.inputs) < fewest and public.task.labels.kind == "class"
     foreign = public.settings.data.draws or any(e and e.why == FOREIGN for e in estimated)

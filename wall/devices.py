@@ -1,8 +1,9 @@
 """Accelerators: finding one, and kernels that give the same bits again."""
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -22,12 +23,37 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-@contextmanager
-def reproducible() -> Iterator[None]:
-    """Inside, kernels are deterministic and float32 is IEEE, whatever the process has set.
+class Reproducible:
+    """While someone is inside, kernels are deterministic and float32 is IEEE, whatever the process
+    has set.
 
-    The former settings are restored at the end.
+    Torch keeps these settings for the whole process, so threads share them: the first one sets
+    them, and the last one to leave restores what was there before.
     """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._former = threading.Lock(), 0, ExitStack()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._former.enter_context(_settings())
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    self._former.close()
+
+
+reproducible = Reproducible()
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
     _fix_cublas_workspace()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -6,6 +6,8 @@ from ...student.asking.public_rows import MIN_LABELLED, PublicRows
 from ...student.linear.labelled import labelled_classes
 from ...wall.features.embedder import unit_length
 from ...wall.labels import LabelSpace
+from ...wall.matrices import MAX_DIMENSIONS
+from ...wall.messages import ExtractorSpec
 from .summary import Baselines
 
 MOST = 1_000  # test rows that a regression sees
@@ -17,19 +19,25 @@ def frequent(space: LabelSpace, truth: np.ndarray) -> tuple[str, float]:
     return space.names[int(counts.argmax())], float(counts.max() / counts.sum())
 
 
-def baselines(public: PublicRows) -> Baselines | None:
-    """The baselines of a classifier; None for other labels, and without test rows."""
+def baselines(public: PublicRows, asked: ExtractorSpec) -> Baselines | None:
+    """The baselines of a classifier; None for other labels, and without test rows.
+
+    ``asked``: the features that the first round asked with, which are compared where the plain ones
+    have more dimensions than a teacher takes.
+    """
     space, truth = public.task.labels, public.data.test_labels
     if space.kind != "class" or not len(truth):
         return None
-    free = None
+    free, features = None, public.features
+    wide = features.plain(public.first, "test").shape[1] > MAX_DIMENSIONS
+    spec = asked if wide else public.first
     if len(truth) >= MIN_LABELLED:
         chosen = np.random.default_rng(0).permutation(len(truth))[:MOST]
-        features = public.features.quantised(public.first, "test")[chosen]
-        length = unit_length(public.first, features.shape[1])
-        free = labelled_classes(features, truth[chosen], length, len(space.names))
+        rows = features.quantised(spec, "test")[chosen]
+        length = unit_length(spec, rows.shape[1])
+        free = labelled_classes(rows, truth[chosen], length, len(space.names))
     return Baselines(
         frequent=frequent(space, truth),
-        public=public.alone(public.first),
+        public=public.alone(spec),
         no_privacy=None if free is None else free.right,
     )

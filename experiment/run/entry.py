@@ -19,9 +19,10 @@ from ...wall.computing import free_threads
 from ...wall.console import Console
 from ...wall.datasets.data_config import PublicData
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import listed
+from ...wall.errors import InvalidInput, listed
 from ...wall.files import write_file
 from ...wall.labels import LabelSpace
+from ...wall.matrices import MAX_DIMENSIONS
 from ..config.config import Config
 from ..config.own import CURES, large
 from ..config.settings import to_yaml
@@ -66,6 +67,7 @@ def run(
     with console.timed("reading"):
         rows = public_rows(public, private.budget.delta, console)
     private.evaluate.require_two(rows.task.labels.kind, rows.task.labels.names)
+    _require_narrow(config, rows.task.input_shape)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         private, rows.task, entropy, console, known, left_out=folder.left_out, isolate=isolate
@@ -81,7 +83,20 @@ def run(
         score = final_schedule.asked_score(period)
         numbers = [r.number for r in rounds if r.period == period]
         console.expect(lambda: tried(public, rows.task, rows.data, numbers, rows.first))
-        return run_rounds(teacher, rows, rounds, score, folder, console)
+        summary = run_rounds(teacher, rows, rounds, score, folder, console)
+    folder.hide_times(summary.date)
+    return summary
+
+
+def _require_narrow(config: Config, shape: tuple[int, ...]) -> None:
+    """Raise InvalidInput for vectors that no round projects and a teacher does not take."""
+    if len(shape) > 1 or shape[0] <= MAX_DIMENSIONS or config.whiten:
+        return
+    for mechanism in config.schedule.mechanisms():
+        basis = mechanism.query_form.basis
+        if not mechanism.scores and (basis is None or not basis.count or basis.kind != "axes"):
+            rule = f"at least 1 where {mechanism.kind} sees more than {MAX_DIMENSIONS} columns"
+            raise InvalidInput("whiten", rule, 0, f"The rows have {shape[0]}.")
 
 
 def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicRows:

@@ -226,7 +226,9 @@ def _summarise(
         test_errors=kept.student_errors,
         balanced_accuracy=balanced,
         worst_class=worst,
-        baselines=earlier.baselines if earlier and same_tests else baselines(public),
+        baselines=earlier.baselines
+        if earlier and same_tests
+        else baselines(public, features_of(public, results[0], folder).spec),
         rounds=tuple(rounds),
         dataset=state.dataset,
         ledger_head=state.head,

@@ -10,6 +10,7 @@ import pytest
 import safetensors
 
 from labelwall import pipeline
+from labelwall.experiment.run import baselines
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import learning as training
 from labelwall.student.batches import has_soft
@@ -136,18 +137,38 @@ def test_few_public_rows_leave_the_released_classifier(
     assert checks.run(f"--student.backbone={backbone}") == 0  # resumed
 
 
-def test_a_linear_student_wants_as_many_public_rows_as_features(
-    folder: Path, monkeypatch, capsys
+def _widen(times: int) -> None:
+    """Every column of the 8 comes so many times. There are 40 public rows."""
+    rows = {**np.load("data.npz")}
+    wide = {name: np.tile(x, (1, times)) for name, x in rows.items() if name.endswith("_x")}
+    np.savez("data.npz", **{**rows, **wide})
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mlp"])
+@pytest.mark.parametrize(("times", "taken"), [(6, True), (5, False)])
+def test_a_student_of_vectors_wants_as_many_public_rows_as_columns(
+    folder: Path, monkeypatch, capsys, backbone: str, times: int, taken: bool
 ) -> None:
     monkeypatch.setattr(training, "FEW_PUBLIC", 0)
-    rows = {**np.load("data.npz")}
-    wide = {name: np.tile(x, (1, 6)) for name, x in rows.items() if name.endswith("_x")}
-    np.savez("data.npz", **{**rows, **wide})  # 48 features, of 40 public rows
-    for backbone, taken in (("linear", True), ("mlp", False)):
-        out = ["--run_dir", backbone, "--custodian_dir", f"{backbone}.custody"]
-        options = [f"--student.backbone={backbone}", "--student.steps=5"]
-        assert pipeline.main(["run", "--config", "config.yaml", *options, *out]) == 0
-        assert ("classifier is taken for the student" in capsys.readouterr().err) is taken
+    _widen(times)
+    options = [f"--student.backbone={backbone}", "--student.steps=5"]
+    assert pipeline.main([*checks.RUN[:-1], *options]) == 0
+    assert ("classifier is taken for the student" in capsys.readouterr().err) is taken
+
+
+def test_more_columns_than_a_teacher_takes_are_asked_on_axes(
+    folder: Path, monkeypatch, capsys
+) -> None:
+    """Also what the result is compared with; a method without axes is refused before the budget."""
+    monkeypatch.setattr(baselines, "MIN_LABELLED", 20)
+    _widen(501)
+    assert checks.run("--public_labels", "train") == 0
+    assert checks.summary()["baselines"]["no_privacy"] > 0.5
+    tiny.configure(custodian_dir="other")
+    mentioned = "`whiten` must be at least 1 where private_knn sees more than 4000 columns"
+    checks.check_one_error([*checks.RUN, "--run_dir", "votes"], mentioned, capsys)
+    assert not Path("other").exists()
+    assert checks.run("--run_dir", "votes", "--whiten", "3") == 0
 
 
 def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys) -> None:

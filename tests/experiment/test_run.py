@@ -1,6 +1,7 @@
 """Whole runs, and predictions that a custodian and a student give."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,9 @@ def test_two_rounds_end_to_end_and_resumption(folder: Path, capsys) -> None:
     assert [json.loads(text)["backbone"] for text in named] == ["raw", "mlp"]
     first, second = (np.load(f"out/round_{number}/answers.npz")["rows"] for number in (1, 2))
     assert not set(first) & set(second)
+
+    times = {p.stat().st_mtime for p in (folder / "out").glob("round_*/**/*")}
+    assert times == {datetime.fromisoformat(f"{told['date']}T00:00:00+00:00").timestamp()}
 
     before = {p: p.read_bytes() for p in (folder / "out").rglob("*") if p.is_file()}
     assert run() == 0  # finished: nothing is asked, charged or trained again

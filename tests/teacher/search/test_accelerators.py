@@ -1,6 +1,7 @@
 """Devices: absent ones are refused, inexact products are not used, settings are restored."""
 
 import contextlib
+import threading
 from functools import partial
 
 import numpy as np
@@ -44,6 +45,25 @@ def test_settings_hold_inside_and_are_put_back(precision):
         assert _settings() == outside
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_settings_hold_until_the_last_thread_leaves():
+    """A test of an analyst's extractor ends while private rows are embedded in another thread."""
+    outside, ended, begun = _settings(), threading.Event(), threading.Event()
+
+    def other():
+        with reproducible():
+            begun.set()
+            ended.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait(10)
+    with reproducible():
+        ended.set()
+        thread.join()
+        assert _settings() == (True, False, "highest", (True, False, True, False))
+    assert _settings() == outside
 
 
 def test_a_product_that_is_missing_or_off_by_one_is_not_used(monkeypatch):
