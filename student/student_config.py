@@ -1,13 +1,15 @@
 """How a student is trained. No torch here: the command line's help reads these fields."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..wall.errors import InvalidInput
 from ..wall.messages import SIDES
 from .objectives import OBJECTIVES
 
+BY_FEATURES = "auto"  # the backbone that follows from the features
 PRETRAINED = "pretrained"  # the backbone that begins at the first round's network
+LINEAR_STEPS = 600  # of one layer, which learns soon
 COUNTS = "steps batch_labelled batch_unlabelled doubtful_steps devices kept_views"
 
 
@@ -22,7 +24,9 @@ class StudentConfig:
         backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
             (one layer on feature vectors, or on the first round's network, which stays as it is),
             pretrained (the first round's network, such as features: efficientnet_lite2_stages,
-            whose last blocks learn; its features go back) or timm/NAME (with fresh weights).
+            whose last blocks learn; its features go back), timm/NAME (with fresh weights) or auto
+            (of images: linear by supervised learning where the first features are a network's,
+            small_cnn elsewhere).
         objective: supervised (released labels alone), vat (Miyato et al. 2018), uda (Xie et al.
             2019) or fixmatch (Sohn et al. 2020, on noisy labels: targets are released labels and,
             more and more, what the averaged student says).
@@ -106,6 +110,15 @@ class StudentConfig:
             self._require(name, shared, "at least student.devices")
         exact = self.precision == "32-true" or not objective.exact
         self._require("precision", exact, f"32-true with objective {objective.name}")
+
+    def beside(self, features: str) -> "StudentConfig":
+        """What ``auto`` becomes beside the first ``features``, as a configuration names them."""
+        if self.backbone != BY_FEATURES:
+            return self
+        if features in ("auto", "hog"):
+            return replace(self, backbone="small_cnn")
+        one_layer = replace(self, backbone="linear", steps=LINEAR_STEPS)
+        return replace(one_layer, objective="supervised", augment="none")
 
     @property
     def mirrors(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
 from ...student.public_settings import PublicSide
+from ...student.student_config import BY_FEATURES
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.schedule import Schedule
 from ...wall.datasets.texts import HASHED
@@ -29,7 +30,10 @@ class Config(PrivateSide, PublicSide):
         return self._part(PrivateSide)
 
     def public_side(self) -> PublicSide:
-        return self._part(PublicSide)
+        side = self._part(PublicSide)
+        if self.features == "auto":  # a rehearsal decides both
+            return side
+        return replace(side, student=self.student.beside(self.features))
 
     def _part(self, side: type[Part]) -> Part:
         return side(**{entry.name: getattr(self, entry.name) for entry in fields(side)})
@@ -63,4 +67,5 @@ class Config(PrivateSide, PublicSide):
             box=self.box if fixed else known.box,
             whiten=self.whiten or known.whiten,
             by_count=self.by_count if fixed else known.by_count,
+            student=known.student if self.student.backbone == BY_FEATURES else self.student,
         )

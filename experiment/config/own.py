@@ -16,7 +16,7 @@ import numpy as np
 from ...student.linear.measure import carried_axes
 from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
 from ...student.public_settings import STAGES
-from ...student.student_config import PRETRAINED
+from ...student.student_config import BY_FEATURES, LINEAR_STEPS, PRETRAINED
 from ...student.tuning import LEAST_RECORDS
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism, Priced
@@ -141,7 +141,7 @@ def own_settings(
         raise InvalidInput("refine", f"left out with public: {SHAPES}, which teach a network", True)
     loop = facts.rows >= MANY_IMAGES if refine else facts.kind == "grey"
     loop &= data.get("public") != SHAPES  # which teach no network
-    rounds, given = 2 if loop else 1, dict(given)
+    trained, rounds, given = {"student", "rounds"} & given.keys(), 2 if loop else 1, dict(given)
     if isinstance(again := several(given.get("rounds")), list) and again != given.get("rounds"):
         rounds = len(again)
         del given["rounds"]
@@ -161,7 +161,7 @@ def own_settings(
     mechanism: dict[str, object] = {"kind": AUTO}
     if not rehearsed and not given.get("teacher"):  # which has a method of its own
         mechanism = default_mechanism(facts, records, epsilon, delta, periods * rounds)
-    settings = {
+    settings: dict[str, Any] = {
         "data": data | ({} if data.get("bounds") else {"classes": list(facts.classes)}),
         "budget": {"epsilon": epsilon, "delta": delta, "periods": periods},
         "expected_records": own.get("expected_records"),
@@ -174,6 +174,9 @@ def own_settings(
         "balanced": bool(own.get("balanced")),
         "student": pretrained_student(facts) if refine else default_student(facts, given),
     }
+    photographs = facts.kind == "grey" and data.get("channels") == 3  # maybe
+    if photographs and settings["features"] == "auto" and not trained:
+        settings["student"]["backbone"] = BY_FEATURES
     return merged(settings, given)
 
 
@@ -316,7 +319,7 @@ def default_student(facts: Findings, given: Mapping[str, Any]) -> dict[str, obje
         return {"backbone": "small_cnn", "objective": "uda", "augment": augment, "steps": 1200}
     # Of 26 classes a network learns four points more in three times the steps.
     curved = max(1200, 120 * len(facts.classes))
-    backbone, steps = ("linear", 600) if facts.kind == "colour" else ("mlp", curved)
+    backbone, steps = ("linear", LINEAR_STEPS) if facts.kind == "colour" else ("mlp", curved)
     return {"backbone": backbone, "objective": "supervised", "augment": "none", "steps": steps}
 
 

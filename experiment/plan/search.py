@@ -21,6 +21,8 @@ from ...student.asking.features import first_extractor
 from ...student.asking.public_rows import learned_labels
 from ...student.learning import check_student
 from ...student.public_settings import STAGES, CountedPlan, PublicSide, can_count
+from ...student.student_config import BY_FEATURES
+from ...student.train import LINEAR
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
@@ -48,10 +50,6 @@ from .show import choices_table, describe_candidates, reason
 # Why a kind is chosen that is not the best by its forecast
 FOREIGN = "public rows differ from these, so {} is chosen: its classifier needs none"
 GUESSED = "{} is within the error, and gains most if there are more records than guessed"
-PHOTOGRAPHS = (
-    "a network of photographs has the most right labels forecast. `--data.channels 3` trains one "
-    "layer on it instead of a network of its own: one round, and minutes instead of maybe an hour"
-)
 
 
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
@@ -92,9 +90,6 @@ def best_plan(
     best, optimum = max(found, key=lambda each: each[1].chosen.worth)
     if len(found) > 1:
         console.say(f"texts: {best.data.text_features} has the most right labels forecast")
-    photographs = config.features == "auto" and best.features == STAGES
-    if photographs and best.student.backbone == "small_cnn":
-        console.say(PHOTOGRAPHS)
     require_affordable(best.plan())
     return best, optimum
 
@@ -290,7 +285,8 @@ def by_features(
     taught = []
     for named in by_name:
         with suppress(InvalidInput):  # its student can not be trained beside these features
-            check_student(named.student, first_extractor(named, task), task)
+            student = named.student.beside(named.features)
+            check_student(student, first_extractor(named, task), task)
             taught.append(named)
     return taught or by_name[-1:]
 
@@ -332,6 +328,16 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
     if mechanism.once_a_round:
         mechanism = noiseless(mechanism, getattr(config.mechanism, "given", {}))
     box = [list(side) for side in view.box]
-    config = replace(config, features=view.features, whiten=view.whiten, box=box)
+    student, rounds = config.student.beside(view.features), config.rounds
+    if config.student.backbone == BY_FEATURES and student.backbone == LINEAR:
+        rounds = rounds[:1]  # its features do not change
+    config = replace(
+        config,
+        features=view.features,
+        whiten=view.whiten,
+        box=box,
+        student=student,
+        rounds=rounds,
+    )
     caps, rounds = split_rounds(config, mechanism, choice.asked, choice.cap)
     return replace(config, mechanism=mechanism, caps=caps, rounds=rounds)

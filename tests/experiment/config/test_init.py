@@ -13,11 +13,14 @@ from labelwall.experiment.config import own
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.own import default_delta, default_mechanism, look
 from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan.planner import Choice, View
+from labelwall.experiment.plan.search import planned_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.records.private_records import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
@@ -134,6 +137,34 @@ def test_enough_labelled_rows_are_rehearsed_on() -> None:
     assert (config.mechanism.kind, config.features) == ("auto", "auto")
     written("--data", "data.npz")
     assert "--out CHOSEN    the method, and a file to serve" in Path("own.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("features", "backbone", "steps", "asked"),
+    [("efficientnet_lite2_stages", "linear", 600, [300]), ("hog", "small_cnn", 1200, [150, 150])],
+)
+def test_the_student_of_greys_follows_from_the_features_that_a_rehearsal_takes(
+    tmp_path, features: str, backbone: str, steps: int, asked: list[int]
+) -> None:
+    """One layer on a network of photographs, in one round, or a network of its own."""
+    for split, count in (("public", 3), ("test", 100)):
+        for number in range(count):
+            (folder := tmp_path / split / f"c{number % 2}").mkdir(parents=True, exist_ok=True)
+            Image.new("L", (40, 40), number).save(folder / f"{number}.png")
+    own = named({split: str(tmp_path / split) for split in ("private", "public", "test")})
+    config, _ = parse(own)
+    assert (config.features, config.student.backbone, len(config.rounds)) == ("auto", "auto", 2)
+    view = View(features, 0, 20, 20, 300, 2, 5000)
+    choice = Choice(1.0, view, PrivateKnn(), 300, 200, 150.0, 0.9)
+    planned = planned_config(config, choice)
+    assert (planned.student.backbone, planned.student.steps) == (backbone, steps)
+    assert [entry.queries for entry in planned.rounds] == asked
+    resumed = config.chosen(planned)
+    assert (resumed.student, resumed.rounds) == (planned.student, planned.rounds)
+    for given in (["--student.steps", "9"], ["--rounds", "3"]):
+        config, _ = parse([*own, *given])
+        assert config.student.backbone == "small_cnn"
+        assert len(planned_config(config, choice).rounds) == len(config.rounds)
 
 
 @pytest.mark.parametrize(
