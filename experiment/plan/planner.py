@@ -208,13 +208,15 @@ class Optimum(Generic[M]):
     ``tried``: the chosen one, then the others, best first; ``safer``: why it is chosen where it is
     not the best by its forecast; ``by_count``: what suits more records than were guessed.
     ``source``: of the rows of the forecasts, for a reader; ``frequent``: share of their most
-    frequent class, 0 for no classes.
+    frequent class, 0 for no classes. ``alone``: what public labels that are learned give without
+    records, measured as the forecasts are; 0 for nothing.
     """
 
     goal: Goal
     tried: tuple[Choice[M], ...]
     source: str = ""
     frequent: float = 0.0
+    alone: float = 0.0
     safer: str = ""
     by_count: tuple[CountedPlan, ...] = ()
 

@@ -260,6 +260,17 @@ class Rehearsal:
             )
         return self._alone.get(key)
 
+    def alone(self, view: View, form: QueryForm) -> float:
+        """Share of the labels, or R2 of values, that the public ones give without records, if they
+        are learned. Rows of classes with too few labels count as wrong.
+        """
+        found = list[float]()
+        for fold in range(tuning.FOLDS if self.settings.taught else 0):
+            if (model := self._taught(view, form, fold)) is not None:
+                counted = len(model.inputs) / int((~self._asked(fold)).sum())
+                found.append(model.right * (min(counted, 1.0) if model.right > 0 else 1.0))
+        return float(np.mean(found)) if found else 0.0
+
     def _by_queries(
         self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator, queries: int
     ) -> tuple[np.ndarray, np.ndarray]:

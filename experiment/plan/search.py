@@ -140,13 +140,22 @@ def search(
         optima = _optima(mechanisms, goal, rows, progress)
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
         more = _by_count(best, by_name, progress)
+        chosen = best.chosen
+        alone = by_name[chosen.view.features].alone(chosen.view, chosen.mechanism.query_form)
     tried = [choice for optimum in optima for choice in optimum.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
     source, frequent = prepared[0].labelled.source, prepared[0].labelled.frequent
     if settings.balanced:
         source, frequent = f"{source}, classes counting alike", 0.0
-    return replace(best, tried=tuple(tried), source=source, frequent=frequent, by_count=more)
+    return replace(
+        best,
+        tried=tuple(tried),
+        source=source,
+        frequent=frequent,
+        alone=alone,
+        by_count=more,
+    )
 
 
 def _by_count(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,12 @@ def reason(optimum: Optimum[Any]) -> str:
         text += (
             "\nwarning: always saying the most frequent class is right more often. Raise epsilon, "
             "or give expected_records if there are more private rows."
+        )
+    elif optimum.alone > optimum.chosen.accuracy + optimum.chosen.spread:
+        alone = replace(optimum.chosen, accuracy=optimum.alone, spread=0.0)
+        text += (
+            f"\nwarning: the public labels alone give more, {expected(alone)}, and cost nothing. "
+            "Raise epsilon, or give expected_records if there are more private rows."
         )
     return text
 

@@ -37,7 +37,8 @@ class Moment:
     @property
     def most(self) -> int:
         """Number of public rows that slopes are computed from."""
-        return max(1, MAX_ENTRIES // (self.gradient.shape[1] * len(self.asked)))
+        most = MAX_ENTRIES // (self.gradient.shape[1] * len(self.asked))
+        return min(len(self.inputs), max(1, most))
 
     @cached_property
     def slopes(self) -> torch.Tensor:

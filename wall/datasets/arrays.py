@@ -18,9 +18,8 @@ from ..errors import InvalidInput, MissingData, listed, shape_text
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, has_truth, readable
 from ..progress import TaskProgress
-from .data_config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names
+from .data_config import MANY, MOST_COLUMNS, DataConfig, PublicData, Task, as_values, no_names
 
-MANY = 30  # classes by number, which may be meant as values
 # A larger PUBLIC array of an npz file is refused if it was compressed more often
 PACKED_BYTES, PACKED_TIMES = 1 << 30, 100
 
@@ -67,8 +66,7 @@ def labels_read(config: DataConfig) -> list[str]:
     line = f"no public or test row is of class {listed([*map(str, absent)])}: labels count from 0; "
     lines = [f"{line}as texts, those that occur are the classes"] if len(absent) else []
     if found.num_labels > MANY:
-        values = "`--data.labels value --data.bounds '[LOW, HIGH]'` would take them for values"
-        lines.append(f"{found.num_labels} classes by number: {values}")
+        lines.append(as_values(found.num_labels))
     return lines
 
 

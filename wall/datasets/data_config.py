@@ -19,6 +19,7 @@ from ..labels import LabelSpace, written
 from .folders import identity
 from .texts import HASHED, require_encoder
 
+MANY = 30  # classes by number, which may be meant as values
 MOST_COLUMNS = 1 << 16  # of a table, or numbers of a vector
 ID = "record_id"  # a column with ids of private records, if there is one
 BOX, SHAPES = "box", "shapes"  # values of data.public by which public rows are drawn
@@ -302,6 +303,12 @@ def _around(path: str) -> Iterator[object]:
         path = os.path.realpath(path)
     for place in (path, *map(str, Path(path).parents)):
         yield identity(place) or place
+
+
+def as_values(classes: int) -> str:
+    """A line about so many classes by number."""
+    values = "`--data.labels value --data.bounds '[LOW, HIGH]'` would take them for values"
+    return f"{classes} classes by number: {values}"
 
 
 def no_names(labels: LabelSpace) -> InvalidInput:

@@ -8,7 +8,6 @@ have such line breaks.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import unicodedata
@@ -26,7 +25,18 @@ from ..labels import NO_LABEL, LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, number_form, numbers, texts
 from .csv_files import columns_of, read_lines, records_of
-from .data_config import BOX, ID, MOST_COLUMNS, SPLITS, DataConfig, PublicData, Task, no_names
+from .data_config import (
+    BOX,
+    ID,
+    MANY,
+    MOST_COLUMNS,
+    SPLITS,
+    DataConfig,
+    PublicData,
+    Task,
+    as_values,
+    no_names,
+)
 from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
 from .drawn import box_cells, drawn_rows
@@ -58,6 +68,12 @@ class TableFile:
     places: np.ndarray
     of_files: bool = False
     misfits: int = 0  # records of a CSV file that were left out
+    unlabelled: int = 0  # test rows that were left out
+
+    def rows(self, chosen: np.ndarray) -> TableFile:
+        """The ``chosen`` rows, bool [n]."""
+        columns = {name: cells[chosen] for name, cells in self.columns.items()}
+        return replace(self, columns=columns, places=self.places[chosen])
 
 
 def is_table(path: Path) -> bool:
@@ -225,7 +241,8 @@ def describe(config: DataConfig) -> Task:
         if len(classes) < 2:
             rule = f"a column with at least 2 classes in the rows of {splits[-1][0]}"
             raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
-        if len(classes) > MOST_NUMBERS and any(map(_is_fraction, classes)):
+        numeric = _as_numbers(classes)
+        if len(classes) > MOST_NUMBERS and (numeric % 1 > 0).any():
             rule = "a column of classes, not of numbers that are measured"
             found = f"{config.label}: {len(classes)} different values"
             cure = (
@@ -236,10 +253,11 @@ def describe(config: DataConfig) -> Task:
     return Task(space, (len(encoding(config).mean),))
 
 
-def _is_fraction(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return not float(text).is_integer()
-    return False
+def _as_numbers(classes: Sequence[str]) -> np.ndarray:
+    """PUBLIC classes as numbers, float64 [n], as most are written; all NaN if most are none."""
+    names = np.array(classes, dtype=object)
+    read = numbers(names, 1, number_form(names))[:, 0]
+    return read if np.isfinite(read).mean() > 0.5 else np.full(len(names), np.nan)
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
@@ -280,8 +298,17 @@ def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
     if config.split or config.test:
         test = split_rows(config, "test")
         if config.test or len(test.places):
-            splits.append(("data.test", test))
+            splits.append(("data.test", _with_labels(config, test)))
     return splits
+
+
+def _with_labels(config: DataConfig, test: TableFile) -> TableFile:
+    """The test rows that have a label, or all if none has."""
+    cells = texts(test.columns.get(config.label, np.array([])))
+    labelled = np.array([text.lower() not in NO_LABEL for text in cells], dtype=bool)
+    if not labelled.any():
+        return test
+    return replace(test.rows(labelled), unlabelled=int((~labelled).sum()))
 
 
 def encoding(config: DataConfig) -> Encoding:
@@ -344,10 +371,18 @@ def labels_read(config: DataConfig) -> list[str]:
     """Lines about PUBLIC labels that are no class, or classes that look like two."""
     if config.labels != "class":
         return []
-    names, (_, public) = describe(config).labels.names, _public_splits(config)[0]
+    names, splits = describe(config).labels.names, _public_splits(config)
+    public = splits[0][1]
     lines, folded = list[str](), Counter(name.casefold() for name in names)
     if alike := [name for name in names if folded[name.casefold()] > 1]:
         lines.append(f"these classes differ by their case alone: {listed(alike)}")
+    if len(names) > MANY and np.isfinite(_as_numbers(names)).any():
+        lines.append(as_values(len(names)))
+    lines += [
+        f"data.test: {table.unlabelled} rows without a label are left out"
+        for _, table in splits
+        if table.unlabelled
+    ]
     cells = texts(public.columns.get(config.label, np.array([])))
     known, given = code_of(names), [text for text in cells if text.lower() not in NO_LABEL]
     if given and not any(known(text) >= 0 for text in given):
@@ -406,9 +441,7 @@ def one_file(path: str | None, column: str, split: str) -> TableFile:
     if not set(words) <= set(SPLITS):
         rule = f"a column that says {', '.join(SPLITS[:-1])} or {SPLITS[-1]} in every row"
         raise InvalidInput("data.split", rule, f"another word in the column {column}")
-    chosen = words == split
-    columns = {name: cells[chosen] for name, cells in table.columns.items()}
-    return TableFile(columns, table.places[chosen])
+    return replace(table.rows(words == split), misfits=0)
 
 
 def truth_of(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:

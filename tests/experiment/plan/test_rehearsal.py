@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import cross_val_score
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.plan.planner import Goal
+from labelwall.experiment.plan.planner import Choice, Goal, Optimum
 from labelwall.experiment.plan.rehearsal import LabelledRows, Rehearsal, labelled_rows, public_box
+from labelwall.experiment.plan.show import reason
 from labelwall.experiment.plan.stand_ins import (
     MIN_VARIANCE,
     RehearsingTeacher,
@@ -27,6 +29,7 @@ from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn, Pr
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.data_config import PublicData, Task
 from labelwall.wall.features.embedder import Embedder, unit_length
+from labelwall.wall.label_kinds import label_space
 from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import (
@@ -225,6 +228,28 @@ def test_public_rows_unlike_the_test_split_are_seen(tmp_path, away, classes, for
     rows = (moved.astype(np.float32), stage.labelled.inputs)
     stage.__dict__["computed"] = rows
     assert stage.foreign(stage.views[0]) is foreign
+
+
+def test_what_public_labels_alone_give_is_forecast_and_said(tmp_path: Path) -> None:
+    """A hundred labels tell more of three classes than a tiny budget. Too few ones count as wrong,
+    and labels that serve metrics alone give nothing.
+    """
+    stage = staged(tmp_path, sums.PrivateLinear(noise_multiplier=20.0))
+    taught = replace(stage.settings, public_labels="train")
+    learned = replace(stage, settings=taught, labelled=replace(stage.labelled, public=True))
+    view, form = stage.views[0], sums.PrivateLinear().query_form
+    assert stage.alone(view, form) == 0.0
+    right = learned.alone(view, form)
+    x, y = learned.labelled.inputs, learned.labelled.labels
+    assert right == pytest.approx(cross_val_score(LogisticRegression(), x, y).mean(), abs=0.06)
+    unknown = np.where(y == 2, 2 + np.arange(len(y)) % 200, y)  # a third, in many classes
+    many = replace(learned.task, labels=label_space("class", [*map(str, range(202))], []))
+    few = replace(learned, task=many, labelled=replace(learned.labelled, labels=unknown))
+    assert few.alone(view, form) < 0.7
+    choice = Choice(1.0, view, sums.PrivateLinear(), 9, 9, 9.0, right - 0.1, 0.02)
+    told = Optimum(goal=stage.goal, tried=(choice,), source="600 rows", alone=right)
+    assert f"the public labels alone give more, {right:.1%} right" in reason(told)
+    assert "alone" not in reason(replace(told, alone=right - 0.09))
 
 
 def test_labelled_public_rows_come_before_the_test_split() -> None:

@@ -124,6 +124,14 @@ def test_offsets_that_are_off_are_no_shift() -> None:
     assert not shifted(LOGITS, [made])[0].any()
 
 
+def test_gradients_may_be_known_at_fewer_rows_than_others() -> None:
+    """Slopes of many classes take much memory, so that each moment has rows of its own."""
+    made = moment(softmax(LOGITS + np.array([2.0, 0.0, -2.0]), axis=1))
+    few = made.first(len(LOGITS) - 40)
+    found, _ = shifted(LOGITS, [made, few])
+    np.testing.assert_allclose(found, shifted(LOGITS, [few, few])[0], atol=0.2)
+
+
 def test_misfit_that_leaves_the_residuals_sums_alone_is_no_shift() -> None:
     """The gradient of other shares, but for the last row, as of a model that is not quite right."""
     skewed, usual = (

@@ -66,11 +66,41 @@ def test_a_column_of_numbers_is_values_or_classes(tmp_path, suffix, settings, na
     assert len(open_records(config, describe(config)).labels) == 3
 
 
+def test_test_rows_without_a_label_are_left_out_and_said(tmp_path):
+    config = DataConfig(**write_tables(tmp_path))
+    before = read_public(config)
+    write_splits(tmp_path, {"test": [*LINES["test"], "1,2,", "3,4,n/a"]})
+    public = read_public(config)
+    np.testing.assert_array_equal(public.test_inputs, before.test_inputs)
+    np.testing.assert_array_equal(public.test_labels, before.test_labels)
+    assert "data.test: 2 rows without a label are left out" in facts(config)
+
+
+def test_numbers_with_a_decimal_comma_are_measured_and_whole_ones_may_be(tmp_path):
+    def config(form: str) -> DataConfig:
+        rows = [f"{n % 7};{form.format(n)}" for n in range(40)]
+        return DataConfig(source="table", **write_splits(tmp_path, rows, "x;label", "csv"))
+
+    with pytest.raises(InvalidInput, match="not of numbers that are measured"):
+        describe(config("{},5 kg"))
+    assert describe(config("type {}.5 or so")).labels.num_labels == 40
+    assert any("40 classes by number" in line for line in facts(config("{}")))
+
+
 MISTAKES = {
     "no label column": ({"label": "colour"}, {}, "`data.label` must be one of größe"),
     "one class": ({}, {"test": ["1,2,low"]}, "at least 2 classes"),
     "measured numbers": ({}, {"test": [f"1,2,{n}.5" for n in range(21)]}, "--data.labels value"),
-    "an unlabelled test row": ({}, {"test": [*LINES["test"], "1,2,"]}, "rows with a known label"),
+    "no label of a test row": (
+        {"classes": ["low", "high"]},
+        {"test": ["1,2,", "3,4,none"]},
+        "rows with a known label",
+    ),
+    "a label that is no class": (
+        {"classes": ["low", "high"]},
+        {"test": [*LINES["test"], "1,2,medium"]},
+        "rows with a known label in the column price_class. Found 'medium'",
+    ),
     "no rows": ({}, {"public": []}, "`data.public`"),
     "no such file": ({"public": "nowhere.csv"}, {}, r"existing file \(.csv, .tsv, .txt, .parquet,"),
     "another format": ({"public": __file__}, {}, r"a file \(.csv, .tsv"),
