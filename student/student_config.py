@@ -24,9 +24,8 @@ class StudentConfig:
         backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
             (one layer on feature vectors, or on the first round's network, which stays as it is),
             pretrained (the first round's network, such as features: efficientnet_lite2_stages,
-            whose last blocks learn; its features go back), timm/NAME (with fresh weights) or auto
-            (of images: linear by supervised learning where the first features are a network's,
-            small_cnn elsewhere).
+            whose last blocks learn; its features go back), timm/NAME (fresh weights), auto (linear
+            on a network's features, small_cnn beside hog).
         objective: supervised (released labels alone), vat (Miyato et al. 2018), uda (Xie et al.
             2019) or fixmatch (Sohn et al. 2020, on noisy labels: targets are released labels and,
             more and more, what the averaged student says).

@@ -191,8 +191,20 @@ def _arrow(field: str, path: Path) -> TableFile:
         raise InvalidInput(field, rule, str(path)) from error
     names = [unicodedata.normalize("NFC", name) for name in table.column_names]
     named = _columns(field, names)
+    if field in PUBLIC and (nested := [n for n, at in named.items() if _nested(table.column(at))]):
+        rule = "a table without columns of bytes or structures, as `datasets` keeps images"
+        cure = "Write images to folders, one for each class; leave such a column out of the file."
+        raise InvalidInput(field, rule, nested[0], cure)
     columns = {name: arrow_column(table.column(at)) for name, at in named.items()}
     return TableFile(columns, np.arange(table.num_rows))
+
+
+def _nested(column: pyarrow.ChunkedArray) -> bool:
+    """Whether a column's cells, by its type, are bytes or structures, which are no features."""
+    from pyarrow import types
+
+    kinds = types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_struct
+    return any(of(column.type) for of in kinds)
 
 
 def arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:

@@ -87,6 +87,19 @@ def test_numbers_with_a_decimal_comma_are_measured_and_whole_ones_may_be(tmp_pat
     assert any("40 classes by number" in line for line in facts(config("{}")))
 
 
+@pytest.mark.parametrize("image", [b"\x89PNG", {"bytes": b"\x89PNG", "path": "1.png"}])
+def test_images_in_a_table_are_refused(tmp_path, image):
+    """They were read as texts."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    files = {name: str(tmp_path / f"{name}.parquet") for name in ("private", "public", "test")}
+    for path in files.values():
+        parquet.write_table(pyarrow.table({"image": [image] * 4, "label": [0, 1] * 2}), path)
+    with pytest.raises(InvalidInput, match=r"bytes or structures.* Found 'image'. Write images to"):
+        describe(DataConfig(source="table", **files))
+
+
 MISTAKES = {
     "no label column": ({"label": "colour"}, {}, "`data.label` must be one of größe"),
     "one class": ({}, {"test": ["1,2,low"]}, "at least 2 classes"),
