@@ -79,7 +79,9 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         labels = Counter(zip(_written(config)[bad], read.verdicts[bad].tolist(), strict=True))
         lines += ["", f"their labels, as written (classes: {', '.join(names)})"]
         for (label, reason), n in labels.most_common(SHOWN):
-            lines.append(f"  {n:>8}  {shortened(label)}: {REASONS[reason]}")
+            alone = config.source == "folder" and not label
+            why = "images in no class's folder" if alone else REASONS[reason]
+            lines.append(f"  {n:>8}  {shortened(label)}: {why}")
         if len(labels) > SHOWN:
             lines.append(f"  and {len(labels) - SHOWN} more")
     if config.source == "table":
