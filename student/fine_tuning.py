@@ -23,7 +23,7 @@ from ..wall.features.network import by_session
 from ..wall.labels import LabelSpace
 from ..wall.layers import Enlarged, Stages
 from ..wall.messages import BESIDE, RELEASED, SIDES, ExtractorSpec
-from ..wall.networks import UNFIT, Backbone, at_side, load
+from ..wall.networks import UNFIT, Backbone, at_side, load_network
 from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress
 from .asking.features import Plain
@@ -69,7 +69,7 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     spec = at_side(Layer(head, np.zeros(labels.outputs)).on(features), side)
     try:
         with torch.inference_mode():
-            load(spec).features(torch.zeros(1, spec.input_shape[2], *spec.input_shape[:2]))
+            load_network(spec).features(torch.zeros(1, spec.input_shape[2], *spec.input_shape[:2]))
     except (*UNFIT, InvalidInput) as error:
         rule = f"a side that {name} takes, such as its own ({SIDES[0]} to {SIDES[1]} pixels)"
         raise InvalidInput("student.image_side", rule, side) from error
@@ -80,7 +80,7 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
     """A network of which the last ``blocks`` and what follows them are trained. All of it is
     trained for 0, and if it is not built of a stem and blocks.
     """
-    rest = load(spec).requires_grad_(True)
+    rest = load_network(spec).requires_grad_(True)
     front = nn.Sequential(v2.Normalize(spec.mean, spec.std))
     depths, inner = _depths(rest), _inner(rest)
     parts = [getattr(inner, name) for name in STEM if hasattr(inner, name)]
@@ -177,13 +177,13 @@ def beside(
     Each kind of features is divided by its deviation among PUBLIC rows: ``rows`` gives a network's
     plain features of these, float [n, d].
     """
-    own, both = load(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
+    own, both = load_network(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
     both |= {f"trunk.first.{name}": tensor for name, tensor in _trunk(first)}
     spreads = (float(np.sqrt(rows(spec).var(axis=0).sum())) for spec in (first, tuned))
     factors = [1 / max(spread, 1e-12) for spread in spreads]
     weights, bias = own.weight.detach() / factors[1], own.bias.detach()
     if released is None:
-        before = torch.zeros(len(bias), load(first).head.in_features)
+        before = torch.zeros(len(bias), load_network(first).head.in_features)
     else:
         before = torch.from_numpy(released.weights.T / factors[0] / 2).float()
         weights, bias = weights / 2, (bias + torch.from_numpy(released.constant).float()) / 2

@@ -32,17 +32,8 @@ from .results import Estimate, StudentScore
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
 from .student_config import PRETRAINED, StudentConfig
-from .train import (
-    LINEAR,
-    check,
-    export,
-    features_of,
-    on_plain,
-    outputs,
-    standardising,
-    train,
-    with_head,
-)
+from .student_model import outputs, penultimate_features
+from .train import LINEAR, check, export, on_plain, standardising, train, with_head
 from .tuning import FEW_PUBLIC, MOST_LOST
 
 MAX_ENTRIES = 10_000_000  # of the virtual rows: float32
@@ -94,7 +85,7 @@ class TrainingRows:
         """The trained student, on plain rows, as it goes back to the teacher."""
         if self._backbone != LINEAR:
             spec = self.pool.spec(self._backbone, weights)
-            return export(spec, features_of(spec, self.pool.inputs))
+            return export(spec, penultimate_features(spec, self.pool.inputs))
         layer = on_plain(weights, self.pool)
         if self._network is not None:
             return with_head(self._network, layer)

@@ -52,7 +52,7 @@ from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.student.linear.labelled import labelled_classes
 from labelwall.student.linear.stored import as_network
 from labelwall.student.round_files import CLASSIFIER
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.teacher.custody import solver
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto

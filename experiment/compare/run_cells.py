@@ -24,7 +24,8 @@ from ...student.measures import means
 from ...student.public_settings import PublicSide
 from ...student.scores import measured
 from ...student.several_devices import parallel, require_devices
-from ...student.train import LINEAR, outputs, standardising, train
+from ...student.student_model import outputs
+from ...student.train import LINEAR, standardising, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.baseline_settings import (

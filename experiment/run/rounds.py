@@ -28,8 +28,7 @@ from ...student.results import RoundResult, write
 from ...student.round_files import TRAINING_LABELS
 from ...student.scores import digest_of_tests, label_score, student_score
 from ...student.shown import shown
-from ...student.student_model import Privacy, StudentInfo, pack
-from ...student.train import outputs
+from ...student.student_model import Privacy, StudentInfo, outputs, pack
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.custody.recorded import odometer_reading

@@ -14,7 +14,7 @@ from ...student.asking.public_rows import PublicRows
 from ...student.linear.stored import as_network
 from ...student.results import RoundResult, read, write
 from ...student.round_files import CLASSIFIER
-from ...student.train import outputs
+from ...student.student_model import outputs
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...wall.answering import Answering

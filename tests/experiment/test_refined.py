@@ -17,7 +17,7 @@ from labelwall.experiment.use.export import export
 from labelwall.student.fine_tuning import Layer
 from labelwall.student.module import Student
 from labelwall.student.round_files import CLASSIFIER
-from labelwall.student.train import features_of, outputs
+from labelwall.student.student_model import outputs, penultimate_features
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.networks import without_head
@@ -110,7 +110,7 @@ def test_a_loop_that_is_killed_in_the_training_ends_with_the_same_student(
     run_folder, rows = RunFolder(tmp_path / "whole"), images(30, 7)[0]
     asked = run_folder.extractor(second["features"])
     taught = run_folder.load_extractor(1).without_mirror()
-    plain = partial(features_of, taught)
+    plain = partial(penultimate_features, taught)
     with np.load(tmp_path / "data.npz") as data:
         layer = Layer.released(run_folder.round(2) / CLASSIFIER, asked, plain(data["public_x"]))
 

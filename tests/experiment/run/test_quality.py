@@ -22,7 +22,7 @@ from labelwall.student import measures
 from labelwall.student.asking import estimates
 from labelwall.student.held_out import Cleaned
 from labelwall.student.results import Estimate, read, write
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import LabelwallError

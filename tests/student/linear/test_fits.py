@@ -18,7 +18,7 @@ from labelwall.student.linear.moments import class_probabilities
 from labelwall.student.linear.stored import after_features, as_network
 from labelwall.student.linear.tuning import NEIGHBOURS
 from labelwall.student.linear.tuning import NEIGHBOURS_SHARE as SHARE
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.search.cpu import ExactIndex

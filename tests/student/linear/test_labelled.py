@@ -13,7 +13,7 @@ from labelwall.student.linear.labelled import labelled_classes, labelled_values
 from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.measure import FitSettings, unit_inputs
 from labelwall.student.linear.stored import as_network
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import ValueLabels
 from labelwall.wall.messages import ExtractorSpec
