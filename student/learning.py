@@ -19,8 +19,8 @@ from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.progress import TaskProgress
 from .asking.ask import Asked
-from .asking.asking_features import AskingRound, estimates
-from .asking.estimates import FOREIGN, by_agreement, worse_rounds
+from .asking.asking_features import AskingRound
+from .asking.estimates import FOREIGN, by_agreement
 from .asking.features import stepped
 from .asking.public_rows import PublicRows
 from .batches import Lesson, Pool, has_soft
@@ -28,7 +28,7 @@ from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
 from .linear.stored import after_features, as_network, stored_probabilities, stored_steps
 from .linear.tuning import VIRTUAL_ROWS
-from .results import Estimate, StudentScore
+from .results import Estimate, StudentScore, estimates, worse_rounds
 from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
 from .scores import student_score
 from .student_config import PRETRAINED, StudentConfig
@@ -125,7 +125,8 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     released; and where the round asked with the features of a pretrained student, with bins or with
     trees, whose steps another network smooths. Raises LabelwallError where no row has a label.
     """
-    number, period = current.planned.number, current.planned.period
+    number = current.planned.number
+    period = current.planned.period
     estimated = [*estimates(current.results, period), asked.estimate]
     of = asked.features.of
     refined = bool(of) and current.results[of - 1].period == period
@@ -181,15 +182,17 @@ def _train(
     console: Console,
 ) -> Learned:
     """``learn`` by training. ``estimated``: the estimates of all rounds up to this one."""
-    started, number, settings = time.perf_counter(), current.planned.number, public.settings
-    behind, worse = worse_rounds(estimated), False
+    started = time.perf_counter()
+    settings, student = public.settings, public.settings.student
+    number = current.planned.number
+    behind = worse_rounds(estimated)
     labels, soft = released(current.folder, number, len(public.data.inputs), behind)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, student = TrainingRows(public), settings.student
+    seen = TrainingRows(public)
     judges = replace(student, backbone=fixed_or_small(student))
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
@@ -210,7 +213,7 @@ def _train(
         spec = spec.with_mirror() if student.mirrors else spec
         predicted = outputs(spec, public.data.test_inputs, scoring)
     else:
-        plain = lesson
+        worse, plain = False, lesson
         if number not in behind:
             lesson = _with_virtual_rows(lesson, public, current, asked, seen)
         if lesson is plain and public.learned is not None:
@@ -244,14 +247,17 @@ def _fine_tuned(
     lesson: Lesson, public: PublicRows, current: AskingRound, asked: Asked, console: Console
 ) -> ExtractorSpec:
     """A pretrained student: the network that the round asked with, trained from there on."""
-    student, path, features = public.settings.student, current.path, asked.features
-    first, plain, classifier = public.first, public.features.plain, None
-    network = divide(start(first, student, public.task.labels), student.trained_blocks)
-    if (file := path / CLASSIFIER).exists() and not features.of:
-        classifier = Layer.released(file, features.spec, plain(features.spec))
+    student = public.settings.student
+    plain = public.features.plain
+    network = divide(start(public.first, student, public.task.labels), student.trained_blocks)
+    file, classifier = current.path / CLASSIFIER, None
+    if file.exists() and not asked.features.of:
+        features = asked.features.spec
+        classifier = Layer.released(file, features, plain(features))
         classifier.begin(network.rest.head)
+    kept = current.path / VIEWS
     views = keep_views(
-        path / VIEWS,
+        kept,
         network.front,
         public.data.inputs,
         student,
@@ -263,15 +269,15 @@ def _fine_tuned(
     weights = train(
         student,
         replace(lesson, pool=Pool(views, public.task.labels)),
-        run_dir=path,
+        run_dir=current.path,
         seed=current.planned.seed,
         progress=partial(console.progress, "training the student"),
         loggers=console.loggers,
         say=console.say,
         begin=(network.rest, network.depths),
     )
-    (path / VIEWS).unlink()
-    tuned = beside(first, network.trained(weights), classifier, plain)
+    kept.unlink()
+    tuned = beside(public.first, network.trained(weights), classifier, plain)
     return export(tuned, plain(tuned))
 
 

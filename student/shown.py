@@ -18,12 +18,10 @@ from ..wall.datasets.tables import encoding, split_rows
 from ..wall.datasets.texts import NGrams, cleaned
 from ..wall.labels import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec, Outcome
-from .asking.asking_features import estimates
-from .asking.estimates import worse_rounds
 from .asking.public_rows import PublicRows
 from .learning import released
 from .public_map import some_rows
-from .results import RoundResult, ShownImage, ShownRows
+from .results import RoundResult, ShownImage, ShownRows, estimates, worse_rounds
 from .round_files import RoundFiles
 from .student_model import module_outputs, outputs, preprocessed
 

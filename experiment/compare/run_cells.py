@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...student.asking.features import PublicFeatures, digest, first_extractor, whitened
+from ...student.asking.features import PublicFeatures, first_extractor, whitened
 from ...student.batches import Lesson, Pool
 from ...student.measures import means
 from ...student.public_settings import PublicSide
@@ -51,7 +51,7 @@ from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.features.embedder import Embedder
-from ...wall.files import reading, write_file
+from ...wall.files import digest, reading, write_file
 from ...wall.labels import has_truth
 from ...wall.matrices import MAX_ENTRY
 from ...wall.preprocessing import Preprocessing

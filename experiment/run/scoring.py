@@ -113,7 +113,7 @@ def private_score(
         summed = decisions(np.ones_like(bins), edges, classes=classes)
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise, summed.sum(axis=1))
     each = zip(labels.names, *noisy_shares(right, wrong, form.noise, summed), strict=True)
-    plan = folder.plan()
+    plan = folder.plan
     kind = plan.slots[slot].mechanism["kind"]
     scores = tuple(s for s in plan.slots if s.mechanism["kind"] == kind)  # of all periods
     alone = certified_epsilon(replace(plan, slots=scores))
