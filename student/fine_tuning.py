@@ -27,7 +27,7 @@ from ..wall.networks import UNFIT, Backbone, at_side, load_network
 from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress
 from .asking.features import Plain
-from .linear.stored import stored_layer
+from .linear.stored import StoredLayer
 from .module import GROUP, Augmenter, weak_views
 from .several_devices import kind
 from .student_config import StudentConfig
@@ -129,20 +129,19 @@ class Layer:
     constant: np.ndarray
 
     @classmethod
-    def released(cls, file: Path, features: ExtractorSpec, plain: np.ndarray) -> "Layer":
-        """A released classifier of the ``features``, of which PUBLIC rows are ``plain``, [n, d].
+    def released(cls, stored: StoredLayer, features: ExtractorSpec, plain: np.ndarray) -> "Layer":
+        """A ``stored`` classifier of the ``features``, of which PUBLIC rows are ``plain``, [n, d].
 
         It sees rows at one length, or up to one, which a linear layer can not: all get these rows'
         mean length.
         """
-        weights, constant = stored_layer(file)
         axes = features.projection()
         axes = np.eye(plain.shape[1]) if axes is None else axes
         center = np.asarray(features.center or np.zeros(plain.shape[1]))
         lengths = np.maximum(np.linalg.norm((plain - center) @ axes, axis=1), features.radius)
         length = unit_length(features, axes.shape[1]) / max(float(lengths.mean()), 1e-12)
-        layer = axes @ weights[:-1] * length
-        return cls(layer, constant * weights[-1] - center @ layer)
+        layer = axes @ stored.weights[:-1] * length
+        return cls(layer, stored.constant * stored.weights[-1] - center @ layer)
 
     @classmethod
     def of(cls, network: ExtractorSpec) -> "Layer":

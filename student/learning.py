@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -26,10 +25,10 @@ from .asking.public_rows import PublicRows
 from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
-from .linear.stored import after_features, as_network, stored_probabilities, stored_steps
+from .linear.stored import after_features, as_network
 from .linear.tuning import VIRTUAL_ROWS
 from .results import Estimate, StudentScore, estimates, worse_rounds
-from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
+from .round_files import PROBABILITIES, RoundFiles
 from .scores import student_score
 from .student_config import PRETRAINED, StudentConfig
 from .student_model import outputs, penultimate_features
@@ -130,7 +129,7 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     estimated = [*estimates(current.results, period), asked.estimate]
     of = asked.features.of
     refined = bool(of) and current.results[of - 1].period == period
-    network = _released_network(public, asked, current.path / CLASSIFIER, refined)
+    network = _released_network(public, asked, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
     linear, shape = public.settings.student.backbone == LINEAR, public.task.input_shape
@@ -156,22 +155,22 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     return Learned(score=score, estimate=asked.estimate, taught=False)
 
 
-def _released_network(
-    public: PublicRows, asked: Asked, file: Path, refined: bool
-) -> ExtractorSpec | None:
+def _released_network(public: PublicRows, asked: Asked, refined: bool) -> ExtractorSpec | None:
     """A round's released classifier with the network of its features, where it has one.
 
     ``refined``: whether a student of the same records made these features. Then logits are the mean
     of the classifier's and of this student's: each has noise of its own.
     """
     features = asked.features.spec
-    if not file.exists():
+    if asked.classifier is None:
         return None
     if features.backbone.startswith(BESIDE):
-        layer = Layer.released(file, features, public.features.plain(features))
+        layer = Layer.released(asked.classifier, features, public.features.plain(features))
         student = (layer.mean(Layer.of(features)) if refined else layer).on(features)
         return student.with_mirror() if public.settings.student.mirrors else student
-    return as_network(file, features) if public.task.labels.kind != "attributes" else None
+    if public.task.labels.kind == "attributes":
+        return None
+    return as_network(asked.classifier, features)
 
 
 def _train(
@@ -215,7 +214,7 @@ def _train(
     else:
         worse, plain = False, lesson
         if number not in behind:
-            lesson = _with_virtual_rows(lesson, public, current, asked, seen)
+            lesson = _with_virtual_rows(lesson, public, current.planned.seed, asked, seen)
         if lesson is plain and public.learned is not None:
             # A released label of a labelled public row is less noisy than the true one, and says
             # less of its row: both are learned. The classifier that labels virtual rows knows both.
@@ -250,10 +249,10 @@ def _fine_tuned(
     student = public.settings.student
     plain = public.features.plain
     network = divide(start(public.first, student, public.task.labels), student.trained_blocks)
-    file, classifier = current.path / CLASSIFIER, None
-    if file.exists() and not asked.features.of:
+    classifier = None
+    if asked.classifier is not None and not asked.features.of:
         features = asked.features.spec
-        classifier = Layer.released(file, features, plain(features))
+        classifier = Layer.released(asked.classifier, features, plain(features))
         classifier.begin(network.rest.head)
     kept = current.path / VIEWS
     views = keep_views(
@@ -311,7 +310,7 @@ def _worse_than_labels(
 
 
 def _with_virtual_rows(
-    lesson: Lesson, public: PublicRows, current: AskingRound, asked: Asked, seen: TrainingRows
+    lesson: Lesson, public: PublicRows, seed: int, asked: Asked, seen: TrainingRows
 ) -> Lesson:
     """With what the round's classifier or regression says of virtual rows.
 
@@ -319,16 +318,16 @@ def _with_virtual_rows(
     any vector. No virtual rows are added where the student sees images or learns no probabilities
     of classes, and where the round left no classifier. A resumed run has the same rows.
     """
-    path = current.path / CLASSIFIER
+    classifier = asked.classifier
     learns = lesson.chances is not None and public.settings.student.soft
     values = public.task.labels.kind == "value"
-    if not (learns or values) or seen.pool.inputs.ndim != 2 or not path.exists():
+    if not (learns or values) or seen.pool.inputs.ndim != 2 or classifier is None:
         return lesson
-    rows = virtual_rows(seen.pool.inputs, current.planned.seed)
+    rows = virtual_rows(seen.pool.inputs, seed)
     features, finite = seen.embed(asked.features.spec, rows)
     if values:
-        return lesson.with_rows(rows[finite], stored_steps(path, features[finite]))
-    chances = stored_probabilities(path, features[finite])
+        return lesson.with_rows(rows[finite], classifier.steps(features[finite]))
+    chances = classifier.probabilities(features[finite])
     return lesson.with_rows(rows[finite], chances.argmax(axis=1), chances)
 
 

@@ -1,5 +1,5 @@
-"""What a round came to: the record in metrics.json, and which round is kept; what a report shows of
-public rows; the reader and the writer of such records.
+"""What a round came to: the record in metrics.json; what a report shows of public rows; the reader
+and the writer of such records. Which round is kept follows from them.
 
 Everything here is public: computed from what was released, and from public rows.
 """

@@ -1,5 +1,6 @@
-"""Files as all rooms write them: whole or not at all, with one number for their formats, and one
-hash by which rows are known again.
+"""Files as all rooms write them: whole or not at all, with one number for their formats.
+
+One hash names the rows that they follow from.
 """
 
 import hashlib

@@ -11,7 +11,7 @@ import torch
 
 from ...student.asking.asking_features import features_of
 from ...student.asking.public_rows import PublicRows
-from ...student.linear.stored import as_network
+from ...student.linear.stored import as_network, stored_layer
 from ...student.results import RoundResult, read, write
 from ...student.round_files import CLASSIFIER
 from ...student.student_model import outputs
@@ -73,9 +73,9 @@ def _models(
         if result.period != results[-1].period:
             continue
         yield Scored(number=number, name=STUDENT, spec=folder.load_extractor(number))
-        path = folder.round(number) / CLASSIFIER
-        if path.exists():
-            network = as_network(path, features_of(public, result, folder).spec)
+        classifier = stored_layer(folder.round(number) / CLASSIFIER)
+        if classifier is not None:
+            network = as_network(classifier, features_of(public, result, folder).spec)
             if network is not None:
                 yield Scored(number=number, name="released classifier", spec=network)
 

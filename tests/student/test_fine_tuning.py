@@ -12,7 +12,7 @@ import torch
 from labelwall.student import student_model
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import Layer, beside, divide, keep_views, start
-from labelwall.student.linear.stored import StoredFit, to_bytes
+from labelwall.student.linear.stored import StoredFit, stored_layer, to_bytes
 from labelwall.student.module import Student
 from labelwall.student.student_config import StudentConfig
 from labelwall.student.student_model import outputs, penultimate_features
@@ -172,7 +172,9 @@ def test_the_head_begins_at_the_released_classifier(features, tmp_path: Path) ->
     file = tmp_path / "linear.safetensors"
     file.write_bytes(to_bytes(fit, asked.sha256(), length, "class"))
     network = divide(start(asked, CONFIG, CLASSES), 2)
-    Layer.released(file, asked, plain).begin(network.rest.head)
+    stored = stored_layer(file)
+    assert stored is not None
+    Layer.released(stored, asked, plain).begin(network.rest.head)
     said = outputs(network.trained(to_safetensors(network.rest)), IMAGES)
     z = (plain - np.array(center)) @ axes.astype(float)
     z *= length / np.linalg.norm(z, axis=1).mean()
