@@ -90,7 +90,7 @@ class Model(ShowsFacts):
     """
 
     def __init__(self, path: str | Path) -> None:
-        from ..student.student_model import load as load_student
+        from ..student.student_model import load_student
 
         self.path, self.student = Path(path), load_student(path)
         known, names = self.path / LABELS, self.student.classes

@@ -23,11 +23,11 @@ from ..wall.features.network import by_session
 from ..wall.labels import LabelSpace
 from ..wall.layers import Enlarged, Stages
 from ..wall.messages import BESIDE, RELEASED, SIDES, ExtractorSpec
-from ..wall.networks import UNFIT, Backbone, at_side, load
+from ..wall.networks import UNFIT, Backbone, at_side, load_network
 from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress
 from .asking.features import Plain
-from .linear.stored import stored_layer
+from .linear.stored import StoredLayer
 from .module import GROUP, Augmenter, weak_views
 from .several_devices import kind
 from .student_config import StudentConfig
@@ -69,7 +69,7 @@ def start(features: ExtractorSpec, config: StudentConfig, labels: LabelSpace) ->
     spec = at_side(Layer(head, np.zeros(labels.outputs)).on(features), side)
     try:
         with torch.inference_mode():
-            load(spec).features(torch.zeros(1, spec.input_shape[2], *spec.input_shape[:2]))
+            load_network(spec).features(torch.zeros(1, spec.input_shape[2], *spec.input_shape[:2]))
     except (*UNFIT, InvalidInput) as error:
         rule = f"a side that {name} takes, such as its own ({SIDES[0]} to {SIDES[1]} pixels)"
         raise InvalidInput("student.image_side", rule, side) from error
@@ -80,7 +80,7 @@ def divide(spec: ExtractorSpec, blocks: int) -> Divided:
     """A network of which the last ``blocks`` and what follows them are trained. All of it is
     trained for 0, and if it is not built of a stem and blocks.
     """
-    rest = load(spec).requires_grad_(True)
+    rest = load_network(spec).requires_grad_(True)
     front = nn.Sequential(v2.Normalize(spec.mean, spec.std))
     depths, inner = _depths(rest), _inner(rest)
     parts = [getattr(inner, name) for name in STEM if hasattr(inner, name)]
@@ -129,20 +129,19 @@ class Layer:
     constant: np.ndarray
 
     @classmethod
-    def released(cls, file: Path, features: ExtractorSpec, plain: np.ndarray) -> "Layer":
-        """A released classifier of the ``features``, of which PUBLIC rows are ``plain``, [n, d].
+    def released(cls, stored: StoredLayer, features: ExtractorSpec, plain: np.ndarray) -> "Layer":
+        """A ``stored`` classifier of the ``features``, of which PUBLIC rows are ``plain``, [n, d].
 
         It sees rows at one length, or up to one, which a linear layer can not: all get these rows'
         mean length.
         """
-        weights, constant = stored_layer(file)
         axes = features.projection()
         axes = np.eye(plain.shape[1]) if axes is None else axes
         center = np.asarray(features.center or np.zeros(plain.shape[1]))
         lengths = np.maximum(np.linalg.norm((plain - center) @ axes, axis=1), features.radius)
         length = unit_length(features, axes.shape[1]) / max(float(lengths.mean()), 1e-12)
-        layer = axes @ weights[:-1] * length
-        return cls(layer, constant * weights[-1] - center @ layer)
+        layer = axes @ stored.weights[:-1] * length
+        return cls(layer, stored.constant * stored.weights[-1] - center @ layer)
 
     @classmethod
     def of(cls, network: ExtractorSpec) -> "Layer":
@@ -177,13 +176,13 @@ def beside(
     Each kind of features is divided by its deviation among PUBLIC rows: ``rows`` gives a network's
     plain features of these, float [n, d].
     """
-    own, both = load(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
+    own, both = load_network(tuned).head, {f"trunk.second.{n}": t for n, t in _trunk(tuned)}
     both |= {f"trunk.first.{name}": tensor for name, tensor in _trunk(first)}
     spreads = (float(np.sqrt(rows(spec).var(axis=0).sum())) for spec in (first, tuned))
     factors = [1 / max(spread, 1e-12) for spread in spreads]
     weights, bias = own.weight.detach() / factors[1], own.bias.detach()
     if released is None:
-        before = torch.zeros(len(bias), load(first).head.in_features)
+        before = torch.zeros(len(bias), load_network(first).head.in_features)
     else:
         before = torch.from_numpy(released.weights.T / factors[0] / 2).float()
         weights, bias = weights / 2, (bias + torch.from_numpy(released.constant).float()) / 2

@@ -14,7 +14,8 @@ from ..wall.progress import TaskProgress, no_progress
 from .batches import Lesson, has_soft
 from .several_devices import parallel, process_count
 from .student_config import StudentConfig
-from .train import outputs, train
+from .student_model import outputs
+from .train import train
 from .tuning import DOUBTFUL, LEAST_STEPS, PASSES
 
 

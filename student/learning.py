@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -19,30 +18,21 @@ from ..wall.labels import has_label
 from ..wall.messages import ABSTAINED, BESIDE, ExtractorSpec, Outcome
 from ..wall.progress import TaskProgress
 from .asking.ask import Asked
-from .asking.asking_features import AskingRound, estimates
-from .asking.estimates import FOREIGN, by_agreement, worse_rounds
+from .asking.asking_features import AskingRound
+from .asking.estimates import FOREIGN, by_agreement
 from .asking.features import stepped
 from .asking.public_rows import PublicRows
 from .batches import Lesson, Pool, has_soft
 from .fine_tuning import Layer, beside, divide, keep_views, start
 from .held_out import drop_doubtful
-from .linear.stored import after_features, as_network, stored_probabilities, stored_steps
+from .linear.stored import after_features, as_network
 from .linear.tuning import VIRTUAL_ROWS
-from .results import Estimate, StudentScore
-from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
+from .results import Estimate, StudentScore, estimates, worse_rounds
+from .round_files import PROBABILITIES, RoundFiles
 from .scores import student_score
 from .student_config import PRETRAINED, StudentConfig
-from .train import (
-    LINEAR,
-    check,
-    export,
-    features_of,
-    on_plain,
-    outputs,
-    standardising,
-    train,
-    with_head,
-)
+from .student_model import outputs, penultimate_features
+from .train import LINEAR, check, export, on_plain, standardising, train, with_head
 from .tuning import FEW_PUBLIC, MOST_LOST
 
 MAX_ENTRIES = 10_000_000  # of the virtual rows: float32
@@ -94,7 +84,7 @@ class TrainingRows:
         """The trained student, on plain rows, as it goes back to the teacher."""
         if self._backbone != LINEAR:
             spec = self.pool.spec(self._backbone, weights)
-            return export(spec, features_of(spec, self.pool.inputs))
+            return export(spec, penultimate_features(spec, self.pool.inputs))
         layer = on_plain(weights, self.pool)
         if self._network is not None:
             return with_head(self._network, layer)
@@ -134,11 +124,12 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     released; and where the round asked with the features of a pretrained student, with bins or with
     trees, whose steps another network smooths. Raises LabelwallError where no row has a label.
     """
-    number, period = current.planned.number, current.planned.period
+    number = current.planned.number
+    period = current.planned.period
     estimated = [*estimates(current.results, period), asked.estimate]
     of = asked.features.of
     refined = bool(of) and current.results[of - 1].period == period
-    network = _released_network(public, asked, current.path / CLASSIFIER, refined)
+    network = _released_network(public, asked, refined)
     tuned = asked.features.spec.backbone.startswith(BESIDE)
     smoothed = tuned or stepped(asked.features.spec.backbone)
     linear, shape = public.settings.student.backbone == LINEAR, public.task.input_shape
@@ -164,22 +155,22 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
     return Learned(score=score, estimate=asked.estimate, taught=False)
 
 
-def _released_network(
-    public: PublicRows, asked: Asked, file: Path, refined: bool
-) -> ExtractorSpec | None:
+def _released_network(public: PublicRows, asked: Asked, refined: bool) -> ExtractorSpec | None:
     """A round's released classifier with the network of its features, where it has one.
 
     ``refined``: whether a student of the same records made these features. Then logits are the mean
     of the classifier's and of this student's: each has noise of its own.
     """
     features = asked.features.spec
-    if not file.exists():
+    if asked.classifier is None:
         return None
     if features.backbone.startswith(BESIDE):
-        layer = Layer.released(file, features, public.features.plain(features))
+        layer = Layer.released(asked.classifier, features, public.features.plain(features))
         student = (layer.mean(Layer.of(features)) if refined else layer).on(features)
         return student.with_mirror() if public.settings.student.mirrors else student
-    return as_network(file, features) if public.task.labels.kind != "attributes" else None
+    if public.task.labels.kind == "attributes":
+        return None
+    return as_network(asked.classifier, features)
 
 
 def _train(
@@ -190,15 +181,17 @@ def _train(
     console: Console,
 ) -> Learned:
     """``learn`` by training. ``estimated``: the estimates of all rounds up to this one."""
-    started, number, settings = time.perf_counter(), current.planned.number, public.settings
-    behind, worse = worse_rounds(estimated), False
+    started = time.perf_counter()
+    settings, student = public.settings, public.settings.student
+    number = current.planned.number
+    behind = worse_rounds(estimated)
     labels, soft = released(current.folder, number, len(public.data.inputs), behind)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, student = TrainingRows(public), settings.student
+    seen = TrainingRows(public)
     judges = replace(student, backbone=fixed_or_small(student))
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
@@ -219,9 +212,9 @@ def _train(
         spec = spec.with_mirror() if student.mirrors else spec
         predicted = outputs(spec, public.data.test_inputs, scoring)
     else:
-        plain = lesson
+        worse, plain = False, lesson
         if number not in behind:
-            lesson = _with_virtual_rows(lesson, public, current, asked, seen)
+            lesson = _with_virtual_rows(lesson, public, current.planned.seed, asked, seen)
         if lesson is plain and public.learned is not None:
             # A released label of a labelled public row is less noisy than the true one, and says
             # less of its row: both are learned. The classifier that labels virtual rows knows both.
@@ -253,14 +246,17 @@ def _fine_tuned(
     lesson: Lesson, public: PublicRows, current: AskingRound, asked: Asked, console: Console
 ) -> ExtractorSpec:
     """A pretrained student: the network that the round asked with, trained from there on."""
-    student, path, features = public.settings.student, current.path, asked.features
-    first, plain, classifier = public.first, public.features.plain, None
-    network = divide(start(first, student, public.task.labels), student.trained_blocks)
-    if (file := path / CLASSIFIER).exists() and not features.of:
-        classifier = Layer.released(file, features.spec, plain(features.spec))
+    student = public.settings.student
+    plain = public.features.plain
+    network = divide(start(public.first, student, public.task.labels), student.trained_blocks)
+    classifier = None
+    if asked.classifier is not None and not asked.features.of:
+        features = asked.features.spec
+        classifier = Layer.released(asked.classifier, features, plain(features))
         classifier.begin(network.rest.head)
+    kept = current.path / VIEWS
     views = keep_views(
-        path / VIEWS,
+        kept,
         network.front,
         public.data.inputs,
         student,
@@ -272,15 +268,15 @@ def _fine_tuned(
     weights = train(
         student,
         replace(lesson, pool=Pool(views, public.task.labels)),
-        run_dir=path,
+        run_dir=current.path,
         seed=current.planned.seed,
         progress=partial(console.progress, "training the student"),
         loggers=console.loggers,
         say=console.say,
         begin=(network.rest, network.depths),
     )
-    (path / VIEWS).unlink()
-    tuned = beside(first, network.trained(weights), classifier, plain)
+    kept.unlink()
+    tuned = beside(public.first, network.trained(weights), classifier, plain)
     return export(tuned, plain(tuned))
 
 
@@ -314,7 +310,7 @@ def _worse_than_labels(
 
 
 def _with_virtual_rows(
-    lesson: Lesson, public: PublicRows, current: AskingRound, asked: Asked, seen: TrainingRows
+    lesson: Lesson, public: PublicRows, seed: int, asked: Asked, seen: TrainingRows
 ) -> Lesson:
     """With what the round's classifier or regression says of virtual rows.
 
@@ -322,16 +318,16 @@ def _with_virtual_rows(
     any vector. No virtual rows are added where the student sees images or learns no probabilities
     of classes, and where the round left no classifier. A resumed run has the same rows.
     """
-    path = current.path / CLASSIFIER
+    classifier = asked.classifier
     learns = lesson.chances is not None and public.settings.student.soft
     values = public.task.labels.kind == "value"
-    if not (learns or values) or seen.pool.inputs.ndim != 2 or not path.exists():
+    if not (learns or values) or seen.pool.inputs.ndim != 2 or classifier is None:
         return lesson
-    rows = virtual_rows(seen.pool.inputs, current.planned.seed)
+    rows = virtual_rows(seen.pool.inputs, seed)
     features, finite = seen.embed(asked.features.spec, rows)
     if values:
-        return lesson.with_rows(rows[finite], stored_steps(path, features[finite]))
-    chances = stored_probabilities(path, features[finite])
+        return lesson.with_rows(rows[finite], classifier.steps(features[finite]))
+    chances = classifier.probabilities(features[finite])
     return lesson.with_rows(rows[finite], chances.argmax(axis=1), chances)
 
 

@@ -11,11 +11,10 @@ from threadpoolctl import threadpool_limits
 from ..wall.files import reading, write_arrays
 from ..wall.labels import has_truth
 from ..wall.messages import ExtractorSpec
-from .asking.asking_features import estimates, features_of
-from .asking.estimates import worse_rounds
+from .asking.asking_features import features_of
 from .asking.public_rows import MIN_LABELLED, PublicRows
 from .learning import released
-from .results import RoundResult
+from .results import RoundResult, estimates, worse_rounds
 from .round_files import MAP, RoundFiles
 
 LEAST_ROWS, MOST_ROWS = 100, 600  # of a map: t-SNE of 600 rows takes 1.3 s of a core

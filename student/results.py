@@ -1,10 +1,11 @@
 """What a round came to: the record in metrics.json; what a report shows of public rows; the reader
-and the writer of such records.
+and the writer of such records. Which round is kept follows from them.
 
 Everything here is public: computed from what was released, and from public rows.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 
 from ..wall.files import DELETE, reading, write_file
 from .measures import Measures
+from .tuning import SURE
 
 # What an estimate follows from
 COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
@@ -111,6 +113,42 @@ class RoundResult(StudentScore):
             "nearest neighbours": self.nearest_right,
             "labels, estimate": self.estimate.right if self.estimate and known else None,
         }
+
+
+def estimates(results: Sequence[RoundResult], period: int) -> list[Estimate | None]:
+    """Each round's estimate; None for rounds of another period, whose records were others."""
+    return [result.estimate if result.period == period else None for result in results]
+
+
+def kept_round(results: Sequence[RoundResult]) -> int:
+    """The round, from 1, whose student is kept after the last of these."""
+    return best_round(estimates(results, results[-1].period))
+
+
+def best_round(known: Sequence[Estimate | None]) -> int:
+    """The round whose student a run keeps, counted from 1: the last that is not worse.
+
+    ``known``: of each round.
+    """
+    kept = 1
+    for number in range(2, len(known) + 1):
+        if not worse(known[number - 1], known[kept - 1]):
+            kept = number
+    return kept
+
+
+def worse_rounds(known: Sequence[Estimate | None]) -> set[int]:
+    """The rounds, counted from 1, that are worse than an earlier one."""
+    return {n for n in range(2, len(known) + 1) if best_round(known[:n]) < n}
+
+
+def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
+    """Whether a round is worse than an earlier one, by more than chance explains."""
+    if later is None or earlier is None:
+        return False
+    if later.by != earlier.by:
+        return later.by == UNKNOWN
+    return later.right < earlier.right - SURE * math.hypot(later.error, earlier.error)
 
 
 @dataclass(frozen=True, kw_only=True)

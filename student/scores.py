@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from ..wall.datasets.data_config import PublicData, Task
+from ..wall.files import digest
 from ..wall.labels import Score, has_truth
 from ..wall.messages import ABSTAINED
-from .asking.features import digest
 from .asking.public_rows import PublicRows
 from .measures import by_group, calibration_error, measures
 from .results import StudentScore

@@ -18,15 +18,12 @@ from ..wall.datasets.tables import encoding, split_rows
 from ..wall.datasets.texts import NGrams, cleaned
 from ..wall.labels import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec, Outcome
-from . import student_model
-from .asking.asking_features import estimates
-from .asking.estimates import worse_rounds
 from .asking.public_rows import PublicRows
 from .learning import released
 from .public_map import some_rows
-from .results import RoundResult, ShownImage, ShownRows
+from .results import RoundResult, ShownImage, ShownRows, estimates, worse_rounds
 from .round_files import RoundFiles
-from .train import outputs
+from .student_model import module_outputs, outputs, preprocessed
 
 MOST_IMAGES, MOST_ROWS = 300, 1_000  # public rows that the model is asked about
 SHOWN_IMAGES, SIDE, JPEG_BYTES = 8, 96, 2_800  # of each kind; pixels and bytes of one at most
@@ -124,10 +121,10 @@ def columns_that_matter(
     of values that of the answer in its deviations, under "". Empty for texts and for many numbers.
     """
     parts, space = _columns(public.settings.data, inputs.shape[1]), public.task.labels
-    module = student_model.preprocessed(model)
+    module = preprocessed(model)
 
     def answers(rows: np.ndarray) -> np.ndarray:
-        said = student_model.outputs(module, rows, model.num_classes)
+        said = module_outputs(module, rows, model.num_classes)
         return said.astype(np.float64) if space.kind == "value" else space.probabilities(said)
 
     before, found = answers(inputs), dict[str, dict[str, float]]()

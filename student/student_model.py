@@ -20,7 +20,6 @@ import torch
 from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError, validate_call
 from torch import nn
 
-from ..wall import networks
 from ..wall.datasets import arrays, readers
 from ..wall.datasets.columns import Encoding
 from ..wall.datasets.folders import is_text_folder
@@ -32,12 +31,13 @@ from ..wall.label_kinds import label_space
 from ..wall.labels import LabelSpace
 from ..wall.layers import Enlarged
 from ..wall.messages import ExtractorSpec, canonical_json
+from ..wall.networks import MAX_WEIGHT_BYTES, Backbone, load_network
 from ..wall.preprocessing import Preprocessing
 from ..wall.progress import TaskProgress, no_progress
 
 FORMAT: Literal[1] = 1
 KEY = "labelwall"
-MAX_BYTES = networks.MAX_WEIGHT_BYTES + (1 << 20)  # of a file
+MAX_BYTES = MAX_WEIGHT_BYTES + (1 << 20)  # of a file
 MAX_SIDE, MAX_DIMENSIONS = 1024, 1 << 20  # of images, as data.image_size; of vectors
 RESIZE = "upright by EXIF, central square, bilinear"  # as wall.datasets.readers does it
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -181,9 +181,9 @@ class Preprocessed(nn.Module):
     Gives the network's outputs, float32 [n, outputs]: logits, or a value in -1..1.
     """
 
-    def __init__(self, network: networks.Backbone, preprocess: Preprocessing) -> None:
+    def __init__(self, network: Backbone, preprocess: Preprocessing) -> None:
         super().__init__()
-        self.network: networks.Backbone = network
+        self.network: Backbone = network
         self.preprocess = preprocess
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -210,7 +210,7 @@ class StudentModel:
 
     def outputs(self, inputs: Inputs) -> np.ndarray:
         """float32 [n, outputs], logits or a value in -1..1; ``inputs`` as for ``rows``."""
-        return outputs(self.module, self.rows(inputs), self.info.labels.outputs)
+        return module_outputs(self.module, self.rows(inputs), self.info.labels.outputs)
 
     def predict(self, inputs: Inputs, shares: Shares = None) -> np.ndarray:
         """int64 [n], indices of ``classes``; int64 [n, c] of 0 and 1 for attributes; float64 [n]
@@ -328,7 +328,7 @@ class StudentModel:
         return readers.read_images(Path(), paths, (height, width), channels, white=self.info.white)
 
 
-def load(path: str | Path) -> StudentModel:
+def load_student(path: str | Path) -> StudentModel:
     """The student of a run folder, of a folder for the Hugging Face Hub, or of the file in one.
 
     Raises MissingData, InvalidInput. What a stranger's file says of itself takes no more memory
@@ -360,7 +360,7 @@ def preprocessed(spec: ExtractorSpec, table: Encoding | None = None) -> Preproce
     ``table``: of which the network's inputs are the entries, not scaled.
     """
     scale = (table.mean, table.deviation) if table else (spec.mean, spec.std)
-    module = Preprocessed(networks.load(spec), Preprocessing(*scale)).eval()
+    module = Preprocessed(load_network(spec), Preprocessing(*scale)).eval()
     # Channels last take a large network half the seconds
     return module.to(memory_format=torch.channels_last) if is_large(module) else module
 
@@ -376,6 +376,24 @@ def batch_size(module: nn.Module) -> int:
 
 
 def outputs(
+    spec: ExtractorSpec, inputs: np.ndarray, progress: TaskProgress = no_progress
+) -> np.ndarray:
+    """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
+    return module_outputs(preprocessed(spec), inputs, spec.num_classes, progress)
+
+
+def penultimate_features(spec: ExtractorSpec, rows: np.ndarray) -> np.ndarray:
+    """Penultimate features of PUBLIC rows, float32 [n, d], computed in batches."""
+    network, preprocess = load_network(spec), Preprocessing(spec.mean, spec.std)
+    size = batch_size(network)
+    with torch.inference_mode():
+        parts = [
+            network.features(preprocess(rows[i : i + size])) for i in range(0, len(rows), size)
+        ]
+    return torch.cat(parts).numpy()
+
+
+def module_outputs(
     module: Preprocessed, inputs: np.ndarray, width: int, progress: TaskProgress = no_progress
 ) -> np.ndarray:
     """Outputs float32 [n, width] for uint8 [n, h, w, c] or float32 [n, d].

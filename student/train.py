@@ -28,10 +28,9 @@ from ..wall.files import write_file
 from ..wall.labels import LabelSpace
 from ..wall.matrices import MAX_DIMENSIONS
 from ..wall.messages import ExtractorSpec, blank_inputs
-from ..wall.networks import Backbone, build, load, one_thread, to_safetensors
+from ..wall.networks import Backbone, build, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
-from . import student_model
 from .batches import STEPS_A_CHAPTER, Lesson, Pool, StudentData
 from .events import numbers, write_events
 from .module import STUDENT_MODULES
@@ -249,25 +248,6 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
     if width > MAX_DIMENSIONS:  # products of wider ones would not be exact on the private side
         rule = f"a network with at most {MAX_DIMENSIONS} penultimate features"
         raise InvalidInput("student.backbone", rule, width)
-
-
-def outputs(
-    spec: ExtractorSpec, inputs: np.ndarray, progress: TaskProgress = no_progress
-) -> np.ndarray:
-    """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
-    module = student_model.preprocessed(spec)
-    return student_model.outputs(module, inputs, spec.num_classes, progress)
-
-
-def features_of(spec: ExtractorSpec, rows: np.ndarray) -> np.ndarray:
-    """Penultimate features of PUBLIC rows, float32 [n, d], computed in batches."""
-    network, preprocess = load(spec), Preprocessing(spec.mean, spec.std)
-    size = student_model.batch_size(network)
-    with torch.inference_mode():
-        parts = [
-            network.features(preprocess(rows[i : i + size])) for i in range(0, len(rows), size)
-        ]
-    return torch.cat(parts).numpy()
 
 
 def export(spec: ExtractorSpec, features: np.ndarray) -> ExtractorSpec:

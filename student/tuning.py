@@ -68,6 +68,11 @@ TRUST, TRUSTED_AFTER = 0.6, 0.6
 # vectors (digits) 91 to 87, and 63 to 67 by another method. One run each (2977f33d and this rule).
 SMALL = 10.0
 
+# --- Which round is kept (results.py)
+
+# Deviations by which a round must be worse than an earlier one. Tried: not recorded (e000fceb).
+SURE = 2.0
+
 # --- What a student may lose (learning.py)
 
 # Of the mean probability of its labels, against that of the classifier's, before a pretrained

@@ -1,5 +1,9 @@
-"""Files as all rooms write them: whole or not at all, with one number for their formats."""
+"""Files as all rooms write them: whole or not at all, with one number for their formats.
 
+One hash names the rows that they follow from.
+"""
+
+import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -54,6 +58,12 @@ def write_file(path: Path, content: bytes | str) -> None:
     """Write a file atomically."""
     with whole(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def digest(rows: np.ndarray, *further: object) -> str:
+    """SHA-256 (hex) of PUBLIC rows in their order, and of what ``further`` decides."""
+    about = repr((rows.shape, rows.dtype.str, *further)).encode()
+    return hashlib.sha256(about + np.ascontiguousarray(rows).data).hexdigest()
 
 
 def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> None:

@@ -145,7 +145,7 @@ def to_safetensors(module: nn.Module) -> bytes:
     )
 
 
-def load(spec: ExtractorSpec) -> Backbone:
+def load_network(spec: ExtractorSpec) -> Backbone:
     """The network of a spec, in eval mode, without gradients.
 
     Raises InvalidInput unless the weights are safetensors with exactly the named network's tensors:

@@ -48,7 +48,7 @@ from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.matrices import MAX_ENTRY, bias
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import efficientnet_lite, load
+from labelwall.wall.networks import efficientnet_lite, load_network
 from labelwall.wall.progress import no_progress
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -201,7 +201,7 @@ def main() -> None:
         )
         began = time.process_time()
         network = tuned(first, splits["public"][0], round_1, other, options.threads)
-        seconds, head = time.process_time() - began, load(network).head
+        seconds, head = time.process_time() - began, load_network(network).head
         after = features(network, [n for n in splits if options.share < 1 or n != "private"])
         weight, offset = head.weight.numpy().T, head.bias.numpy()
         said = {name: x @ weight + offset for name, x in after.items()}

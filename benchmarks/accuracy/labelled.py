@@ -50,9 +50,9 @@ from labelwall.student.asking.features import (
 )
 from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.student.linear.labelled import labelled_classes
-from labelwall.student.linear.stored import as_network
+from labelwall.student.linear.stored import as_network, stored_layer
 from labelwall.student.round_files import CLASSIFIER
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.teacher.custody import solver
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
@@ -201,7 +201,9 @@ def released(
         ))  # fmt: skip
         said = answers.labels
         if spec.backbone == TREES:
-            network = as_network(Path(folder) / CLASSIFIER, spec)
+            layer = stored_layer(Path(folder) / CLASSIFIER)
+            assert layer is not None
+            network = as_network(layer, spec)
             assert network is not None
             said = outputs(network, x["test"]).argmax(axis=1)
     right = float((said == y["test"]).mean())

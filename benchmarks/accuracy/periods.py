@@ -25,7 +25,7 @@ import labelwall as lw
 from labelwall.benchmarks.accuracy.shift import texts
 from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.linear.stored import stored_probabilities
+from labelwall.student.linear.stored import stored_layer
 from labelwall.student.round_files import CLASSIFIER
 from labelwall.wall.features.embedder import Embedder
 
@@ -63,8 +63,9 @@ def fits(
     def line(kind: str, month: int, model: lw.Model) -> dict:
         folder, rounds = RunFolder(model.path), model.summary.rounds
         found = Embedder(folder.extractor(rounds[-1].features)).embed(x[test])[0]
-        last = folder.round(len(rounds)) / CLASSIFIER
-        classifier = float((stored_probabilities(last, found).argmax(axis=1) == y[test]).mean())
+        last = stored_layer(folder.round(len(rounds)) / CLASSIFIER)
+        assert last is not None
+        classifier = float((last.probabilities(found).argmax(axis=1) == y[test]).mean())
         about = {"kind": kind, "month": month, "seed": seed, "axes": axes, "reserve": reserve}
         return about | {"right": classifier}
 

@@ -53,7 +53,7 @@ from labelwall.benchmarks.shared.tables import keel
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.asking.features import first_extractor
-from labelwall.student.linear.stored import stored_probabilities
+from labelwall.student.linear.stored import stored_layer
 from labelwall.student.round_files import CLASSIFIER
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import MissingData
@@ -285,8 +285,8 @@ def released(folder: RunFolder, split: Split) -> float:
     """The same by the classifier that the last round left."""
     summary = folder.finished()
     assert summary is not None
-    classifier = folder.round(len(summary.rounds)) / CLASSIFIER
-    if not classifier.exists():
+    classifier = stored_layer(folder.round(len(summary.rounds)) / CLASSIFIER)
+    if classifier is None:
         return float("nan")
     if file := summary.rounds[-1].features:
         spec = folder.extractor(file)
@@ -294,7 +294,7 @@ def released(folder: RunFolder, split: Split) -> float:
         config = load_config(folder.config)
         spec = first_extractor(config.public_side(), describe(config.data))
     found = Embedder(spec).embed(split["test_x"])[0]
-    said = stored_probabilities(classifier, found).argmax(axis=1)
+    said = classifier.probabilities(found).argmax(axis=1)
     return float((said == split["test_y"]).mean())
 
 

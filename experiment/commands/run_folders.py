@@ -168,11 +168,11 @@ def classify(args: Sequence[str]) -> int:
     options = _parsed(classify, args, parsed)
     if (options.images is None) == (options.vectors is None):
         raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
-    from ...student.student_model import load
+    from ...student.student_model import load_student
     from ...wall.console import Console
     from ..use.classify import classify_images, classify_rows, for_shares
 
-    student, console = load(options.student), Console(quiet=options.quiet)
+    student, console = load_student(options.student), Console(quiet=options.quiet)
     if options.shares:
         rows = options.images or options.vectors
         student = for_shares(student, options.student, options.shares, rows)
@@ -207,10 +207,10 @@ def export(args: Sequence[str]) -> int:
     parsed = _parsed(export, args, options)
     if parsed.format not in FORMATS:
         raise InvalidInput("format", f"one of {', '.join(FORMATS)}", parsed.format)
-    from ...student.student_model import load
+    from ...student.student_model import load_student
     from ..use import export as exporting
 
-    student, source = load(parsed.student), parsed.student
+    student, source = load_student(parsed.student), parsed.student
     folder = source if source.is_dir() else source.parent
     checked = exporting.export(student, folder, parsed.format, parsed.out, parsed.input)
     print(f"{parsed.out}: {checked}")

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...student.asking.features import PublicFeatures, digest, first_extractor, whitened
+from ...student.asking.features import PublicFeatures, first_extractor, whitened
 from ...student.batches import Lesson, Pool
 from ...student.measures import means
 from ...student.public_settings import PublicSide
 from ...student.scores import measured
 from ...student.several_devices import parallel, require_devices
-from ...student.train import LINEAR, outputs, standardising, train
+from ...student.student_model import outputs
+from ...student.train import LINEAR, standardising, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.baseline_settings import (
@@ -50,7 +51,7 @@ from ...wall.datasets.data_config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.features.embedder import Embedder
-from ...wall.files import reading, write_file
+from ...wall.files import digest, reading, write_file
 from ...wall.labels import has_truth
 from ...wall.matrices import MAX_ENTRY
 from ...wall.preprocessing import Preprocessing

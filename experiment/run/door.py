@@ -103,7 +103,7 @@ def fixed(given: Schedule, folder: RunFolder, console: Console) -> Schedule:
     Another version may have solved it otherwise, which is said. Raises BudgetRefused for more than
     the budget.
     """
-    plan = folder.plan()
+    plan = folder.plan
     require_affordable(plan)
     known = recorded(given, plan)
     if known != solved(given):
@@ -119,7 +119,7 @@ def rounds_of(folder: RunFolder, rounds: Sequence[Round], public: str, update: b
     numbered without them. Raises LabelwallError where no others are left of these periods,
     BudgetRefused where there is no next period, InvalidInput for other ``public`` rows.
     """
-    state, finished, periods = folder.ledger_state(), folder.periods(), folder.plan().periods
+    state, finished, periods = folder.ledger_state(), folder.periods(), folder.plan.periods
     asked = [*dropwhile(lambda planned: state.lost_whole(planned.slot), rounds)]
     over = asked[0].period - 1 if asked else periods
     known = finished[-1].period if finished else over

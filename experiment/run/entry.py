@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...student.asking.features import digest
 from ...student.asking.public_rows import PublicRows
 from ...student.learning import check_student
 from ...student.public_settings import PublicSide
@@ -20,7 +19,7 @@ from ...wall.console import Console
 from ...wall.datasets.data_config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, listed
-from ...wall.files import write_file
+from ...wall.files import digest, write_file
 from ...wall.labels import LabelSpace
 from ...wall.matrices import MAX_DIMENSIONS
 from ..config.config import Config

@@ -80,7 +80,7 @@ def predict(
     left_out = out.with_suffix(".left_out.json")
     with teacher_of(side, task, entropy, console, left_out=left_out) as teacher:
         teacher.export(folder.ledger)
-        plan = folder.plan()
+        plan = folder.plan
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
         if form.matrix is None or known is None:
             if known is not None:

@@ -11,33 +11,25 @@ from datetime import UTC, datetime
 import numpy as np
 
 from ...student.asking.ask import Asked, ask, public_alone
-from ...student.asking.asking_features import (
-    AskingRound,
-    choose_features,
-    estimates,
-    features_of,
-    kept_round,
-)
-from ...student.asking.estimates import best_round
-from ...student.asking.features import digest
+from ...student.asking.asking_features import AskingRound, choose_features, features_of
 from ...student.asking.public_rows import PublicRows
 from ...student.board import save_board
 from ...student.learning import Learned, learn
 from ...student.public_map import nearest_right, save_map
-from ...student.results import RoundResult, write
+from ...student.results import RoundResult, best_round, estimates, kept_round, write
 from ...student.round_files import TRAINING_LABELS
 from ...student.scores import digest_of_tests, label_score, student_score
 from ...student.shown import shown
-from ...student.student_model import Privacy, StudentInfo, pack
-from ...student.train import outputs
+from ...student.student_model import Privacy, StudentInfo, outputs, pack
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.custody.recorded import odometer_reading
+from ...teacher.ledger.state import LedgerState
 from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.datasets.tables import encoding
 from ...wall.errors import LabelwallError
-from ...wall.files import reading, write_file
+from ...wall.files import digest, reading, write_file
 from ...wall.labels import has_label
 from ...wall.messages import ExtractorSpec, Outcome
 from ...wall.questions import Round, Scoring
@@ -114,18 +106,19 @@ def _next_result(
     answers = asked.answers
     folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
     teacher.export(folder.ledger)
+    ledger = folder.ledger_state()
     try:
         with console.timed(f"round {planned.number}: training"):
             learned = learn(public, current, asked, console)
     except LabelwallError as error:
-        if lost := lost_line(folder.ledger_state().lost()):
+        if lost := lost_line(ledger.lost()):
             raise LabelwallError(f"{error} ({lost})") from error
         raise
-    return _result(public, planned, asked, learned, folder)
+    return _result(public, planned, asked, learned, ledger)
 
 
 def _result(
-    public: PublicRows, planned: Round, asked: Asked, learned: Learned, folder: RunFolder
+    public: PublicRows, planned: Round, asked: Asked, learned: Learned, ledger: LedgerState
 ) -> RoundResult:
     labels, outcomes = asked.answers.labels, asked.answers.outcomes
     score = label_score(public, asked.rows, labels)
@@ -146,7 +139,7 @@ def _result(
         taught=learned.taught,
         dropped=learned.dropped,
         seconds=learned.seconds,
-        epsilon_reading=odometer_reading(folder.ledger_state()),
+        epsilon_reading=odometer_reading(ledger),
         ledger_head=asked.answers.receipt.ledger_head,
     )
 
@@ -210,15 +203,15 @@ def _summarise(
         rounds[best.number - 1] = told
         folder.save_result(best.number, told)
     teacher.export(folder.ledger)
-    state, plan, kept = folder.ledger_state(), folder.plan(), rounds[best.number - 1]
+    ledger, plan, kept = folder.ledger_state(), folder.plan, rounds[best.number - 1]
     earlier = folder.finished()
     same_tests = earlier is not None and earlier.kept.test_sha256 == kept.test_sha256
     balanced, worst = by_class(kept, public.task.labels)
     summary = Summary(
-        epsilon=None if state.unsafe else round_up(certified_epsilon(plan)),
+        epsilon=None if ledger.unsafe else round_up(certified_epsilon(plan)),
         delta=plan.delta,
-        unsafe=state.unsafe,
-        adversary=state.adversary,
+        unsafe=ledger.unsafe,
+        adversary=ledger.adversary,
         unit=plan.unit,
         certificates={name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         best_round=best.number,
@@ -230,9 +223,9 @@ def _summarise(
         if earlier and same_tests
         else baselines(public, features_of(public, results[0], folder).spec),
         rounds=tuple(rounds),
-        dataset=state.dataset,
-        ledger_head=state.head,
-        lost=state.lost(),
+        dataset=ledger.dataset,
+        ledger_head=ledger.head,
+        lost=ledger.lost(),
         private_score=best.score,
         custodians=teacher.described(folder.ledger) if isinstance(teacher, Custodians) else (),
         seed=public.settings.seed,
@@ -258,7 +251,7 @@ def _periods(
     public: PublicRows, kept: RoundResult, score: PrivateScore | None, folder: RunFolder
 ) -> tuple[PeriodResult, ...]:
     """What the periods until now came to, the last one by its ``kept`` round."""
-    plan = folder.plan()
+    plan = folder.plan
     last = PeriodResult(
         period=kept.period,
         epsilon=round_up(certified_epsilon(plan.up_to(kept.period))),
@@ -278,7 +271,7 @@ def _with_metadata(
 
     All of it is public, so nothing is charged.
     """
-    plan, labels, data = folder.plan(), public.task.labels, public.settings.data
+    plan, labels, data = folder.plan, public.task.labels, public.settings.data
     privacy = Privacy(
         certificate=smallest_certified(plan),
         epsilon=summary.epsilon,

@@ -6,6 +6,7 @@ Nothing private enters it.
 import os
 from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from ...student.results import ShownRows, read
@@ -71,8 +72,9 @@ class RunFolder(RoundFiles):
         """What the copy of the ledger adds up to."""
         return read_state(self.ledger)
 
+    @cached_property
     def plan(self) -> Plan:
-        """The plan that it fixed before its first release."""
+        """The plan that it fixed before its first release, which is read once."""
         plan = self.ledger_state().plan
         assert plan is not None
         return plan

@@ -11,10 +11,10 @@ import torch
 
 from ...student.asking.asking_features import features_of
 from ...student.asking.public_rows import PublicRows
-from ...student.linear.stored import as_network
+from ...student.linear.stored import as_network, stored_layer
 from ...student.results import RoundResult, read, write
 from ...student.round_files import CLASSIFIER
-from ...student.train import outputs
+from ...student.student_model import outputs
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...wall.answering import Answering
@@ -73,9 +73,9 @@ def _models(
         if result.period != results[-1].period:
             continue
         yield Scored(number=number, name=STUDENT, spec=folder.load_extractor(number))
-        path = folder.round(number) / CLASSIFIER
-        if path.exists():
-            network = as_network(path, features_of(public, result, folder).spec)
+        classifier = stored_layer(folder.round(number) / CLASSIFIER)
+        if classifier is not None:
+            network = as_network(classifier, features_of(public, result, folder).spec)
             if network is not None:
                 yield Scored(number=number, name="released classifier", spec=network)
 
@@ -113,7 +113,7 @@ def private_score(
         summed = decisions(np.ones_like(bins), edges, classes=classes)
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise, summed.sum(axis=1))
     each = zip(labels.names, *noisy_shares(right, wrong, form.noise, summed), strict=True)
-    plan = folder.plan()
+    plan = folder.plan
     kind = plan.slots[slot].mechanism["kind"]
     scores = tuple(s for s in plan.slots if s.mechanism["kind"] == kind)  # of all periods
     alone = certified_epsilon(replace(plan, slots=scores))

@@ -193,7 +193,7 @@ class Watch:
         return replace(noisy, counts=counts)
 
     def _left(self, left: int) -> str:
-        cap = self.folder.plan().slots[self.asked.slot].releases[0].cap
+        cap = self.folder.plan.slots[self.asked.slot].releases[0].cap
         return f"{left} of {cap} noisy counts"
 
     def _absent(self, sent: Matrix, counts: np.ndarray) -> str:
@@ -224,7 +224,7 @@ class Watch:
 
     def answer(self, queries: Queries) -> Answers:
         """Answers to the round's queries, TRIED of them first; no labels of those before a stop."""
-        before, slot = self.spent, self.folder.plan().slots[queries.slot]
+        before, slot = self.spent, self.folder.plan.slots[queries.slot]
         if from_slot(slot).charging is Charging.PER_BATCH:  # a second one would be charged, too
             return self.teacher.answer(queries)
         first, rest = (

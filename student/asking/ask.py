@@ -8,7 +8,9 @@ from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
+from ..linear.stored import StoredLayer, stored_layer
 from ..results import UNKNOWN, Estimate
+from ..round_files import CLASSIFIER
 from .asking_features import AskingFeatures, AskingRound, choose_features, last_classifier
 from .counted_axes import on_counted_axes
 from .estimates import DRAWN, FOREIGN
@@ -21,13 +23,15 @@ from .query_selection import choose_queries
 class Asked:
     """Answers for ``rows`` of the public pool, int64 [n], by these features.
 
-    ``estimate``: of the labels, if the release tells one.
+    ``estimate``: of the labels, if the release tells one. ``classifier``: or regression, if the
+    round left one.
     """
 
     answers: Answers
     rows: np.ndarray
     features: AskingFeatures
     estimate: Estimate | None
+    classifier: StoredLayer | None
 
 
 def public_alone(public: PublicRows, extractor: ExtractorSpec) -> str | None:
@@ -69,7 +73,7 @@ def ask(
         teacher.use_extractor(features.spec)
     if planned.form.matrix is None:
         answers = teacher.answer(Queries(public.data.inputs[rows], slot=planned.slot))
-        return Asked(answers=answers, rows=rows, features=features, estimate=None)
+        return Asked(answers=answers, rows=rows, features=features, estimate=None, classifier=None)
     if planned.periods == 1 and not current.repeats:  # later records want other axes
         planned, features = on_counted_axes(teacher, public, current, features, console)
     extractor, quantised = features.spec, public.features.quantised
@@ -90,7 +94,13 @@ def ask(
         estimate = replace(estimate, why=DRAWN)
     for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
-    return Asked(answers=answers, rows=rows, features=features, estimate=estimate)
+    return Asked(
+        answers=answers,
+        rows=rows,
+        features=features,
+        estimate=estimate,
+        classifier=stored_layer(current.path / CLASSIFIER),
+    )
 
 
 def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ...wall.messages import ExtractorSpec
 from ...wall.questions import QueryForm, Round
-from ..results import Estimate, RoundResult
+from ..results import RoundResult, best_round, estimates, kept_round
 from ..round_files import CLASSIFIER, COUNTED, FEATURES, RoundFiles
-from .estimates import best_round
 from .features import extractor_of_round, whitened
 from .public_rows import PublicRows
 
@@ -51,16 +50,6 @@ class AskingFeatures:
     spec: ExtractorSpec
     file: str
     of: int
-
-
-def estimates(results: Sequence[RoundResult], period: int) -> list[Estimate | None]:
-    """Each round's estimate; None for rounds of another period, whose records were others."""
-    return [result.estimate if result.period == period else None for result in results]
-
-
-def kept_round(results: Sequence[RoundResult]) -> int:
-    """The round, from 1, whose student is kept after the last of these."""
-    return best_round(estimates(results, results[-1].period))
 
 
 def last_classifier(current: AskingRound) -> Path | None:

@@ -1,10 +1,9 @@
-"""Estimates by released values alone: how many labels are right, and which round is best.
+"""Estimates by released values alone: how many labels are right.
 
 Neither private rows nor test labels enter, so they cost nothing.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..held_out import Cleaned
 from ..linear.linear_model import LinearModel
 from ..linear.measure import MAX_ROWS
 from ..results import AGREEMENT, COUNTS, MOMENTS, PROBABILITIES, UNKNOWN, Estimate
-from .tuning import FEW, LEAST_VOTES, MOST_ERROR, PROBABILITY_ERROR, RARE, SURE, UNSEEN
+from .tuning import FEW, LEAST_VOTES, MOST_ERROR, PROBABILITY_ERROR, RARE, UNSEEN
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 HIDDEN = "the noise hides how sure labels may be"
@@ -133,26 +132,3 @@ def by_agreement(cleaned: Cleaned) -> Estimate | None:
     if share is None:
         return None
     return Estimate(right=share, error=_chance(share, cleaned.judged), by=AGREEMENT)
-
-
-def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
-    """Whether a round is worse than an earlier one, by more than chance explains."""
-    if later is None or earlier is None:
-        return False
-    if later.by != earlier.by:
-        return later.by == UNKNOWN
-    return later.right < earlier.right - SURE * math.hypot(later.error, earlier.error)
-
-
-def worse_rounds(estimates: Sequence[Estimate | None]) -> set[int]:
-    """The rounds, counted from 1, that are worse than an earlier one."""
-    return {n for n in range(2, len(estimates) + 1) if best_round(estimates[:n]) < n}
-
-
-def best_round(estimates: Sequence[Estimate | None]) -> int:
-    """The round whose student a run keeps, counted from 1: the last that is not worse."""
-    kept = 1
-    for number in range(2, len(estimates) + 1):
-        if not worse(estimates[number - 1], estimates[kept - 1]):
-            kept = number
-    return kept

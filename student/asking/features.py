@@ -3,7 +3,6 @@
 Axes are a statistic of PUBLIC rows alone and a part of the extractor.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from ...wall.datasets.data_config import Task
 from ...wall.errors import InvalidInput
 from ...wall.feature_maps import MAPS, FeatureMap
 from ...wall.features.embedder import RAW_UNIT, Embedder, quantised, unit_length
-from ...wall.files import whole
+from ...wall.files import digest, whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
@@ -47,12 +46,6 @@ def _once(name: str, compute: Callable[[], V]) -> V:
     for oldest in [*_kept][:-KEPT]:
         _kept.pop(oldest, None)
     return value
-
-
-def digest(rows: np.ndarray, *further: object) -> str:
-    """SHA-256 (hex) of PUBLIC rows in their order, and of what ``further`` decides."""
-    about = repr((rows.shape, rows.dtype.str, *further)).encode()
-    return hashlib.sha256(about + np.ascontiguousarray(rows).data).hexdigest()
 
 
 def plain_features(

@@ -183,7 +183,9 @@ def ask_sums(current: MatrixRound, form: SumsForm) -> tuple[Answers, Estimate | 
 
     If a cap ends the steps early, the model is by those that were answered.
     """
-    planned, features, receipts = current.planned, current.features, list[Receipt]()
+    planned = current.planned
+    features = current.features
+    receipts = list[Receipt]()
 
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         sent = current.stored(f"weights_{step}.npz", "weights", lambda: weights)

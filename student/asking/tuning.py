@@ -22,8 +22,6 @@ VOTES = 0.5
 
 # --- Estimates (estimates.py)
 
-# Deviations by which a round must be worse than an earlier one. Tried: not recorded (e000fceb).
-SURE = 2.0
 # Error of a mean probability, at least, and the largest error of an estimate that is said. Tried:
 # not recorded (7b957b3f).
 PROBABILITY_ERROR, MOST_ERROR = 0.025, 0.05

@@ -51,10 +51,34 @@ def to_bytes(fit: StoredFit, extractor: str, length: float, labels: str) -> byte
     return safetensors.numpy.save(tensors, metadata)
 
 
-def stored_layer(path: Path) -> tuple[np.ndarray, float]:
-    """Weights float32 [d + 1, c] of a stored classifier, and the constant last input."""
+@dataclass(frozen=True)
+class StoredLayer:
+    """What a file says of rows: ``weights`` of integer inputs, float32 [d + 1, c], the last of
+    which is ``constant``.
+    """
+
+    weights: np.ndarray = field(repr=False)
+    constant: float
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Probabilities float32 [n, c] of rows int8 [n, d] by a classifier of classes."""
+        return np.asarray(class_probabilities(self._outputs(features)).astype(np.float32))
+
+    def steps(self, features: np.ndarray) -> np.ndarray:
+        """Steps int64 [n] of rows int8 [n, d] by a regression of values."""
+        return steps_of(self._outputs(features)[:, 0])
+
+    def _outputs(self, features: np.ndarray) -> np.ndarray:
+        weights = self.weights
+        return features @ weights[:-1].astype(np.float64) + self.constant * weights[-1]
+
+
+def stored_layer(path: Path) -> StoredLayer | None:
+    """A stored classifier or regression; None if there is none."""
+    if not path.exists():
+        return None
     with reading(path), safetensors.safe_open(path, "numpy") as file:
-        return file.get_tensor("weights"), float(file.metadata()["bias"])
+        return StoredLayer(file.get_tensor("weights"), float(file.metadata()["bias"]))
 
 
 def stored_fit(path: Path, extractor: str) -> StoredFit | None:
@@ -70,22 +94,8 @@ def stored_fit(path: Path, extractor: str) -> StoredFit | None:
     return StoredFit(weights=weights, precision=float(about["precision"]), offsets=offsets)
 
 
-def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:
-    """Probabilities float32 [n, c] of rows int8 [n, d] by a stored classifier of classes."""
-    weights, constant = stored_layer(path)
-    logits = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
-    return np.asarray(class_probabilities(logits).astype(np.float32))
-
-
-def stored_steps(path: Path, features: np.ndarray) -> np.ndarray:
-    """Steps int64 [n] of rows int8 [n, d] by a stored regression of values."""
-    weights, constant = stored_layer(path)
-    values = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
-    return steps_of(values[:, 0])
-
-
-def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
-    """A stored classifier or regression and the ``extractor`` of its features as one network.
+def as_network(layer: StoredLayer, extractor: ExtractorSpec) -> ExtractorSpec | None:
+    """A stored ``layer`` and the ``extractor`` of its features as one network.
 
     None if features are not a network's, vectors as they are, or hog on axes.
     """
@@ -93,7 +103,7 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     hog = extractor.backbone == "hog" and axes is not None
     if extractor.backbone.startswith(RELEASED) or not (raw or hog or extractor.weights):
         return None
-    weights, constant = stored_layer(path)
+    weights = layer.weights
     tensors = safetensors.numpy.load(extractor.weights) if extractor.weights else {}
     head = tensors.pop("head.weight", None)
     tensors.pop("head.bias", None)
@@ -101,16 +111,16 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     largest = 1.0 if axes is None else float(np.abs(axes).max())
     axes = np.eye(width) if axes is None else axes / largest
     # Features that have no axis become 0
-    turned, layer = np.zeros((width, width)), np.zeros((width, weights.shape[1]))
+    turned, last = np.zeros((width, width)), np.zeros((width, weights.shape[1]))
     turned[: axes.shape[1]] = axes.T
-    layer[: axes.shape[1]] = weights[:-1] * unit_length(extractor, axes.shape[1]) / width**0.5
+    last[: axes.shape[1]] = weights[:-1] * unit_length(extractor, axes.shape[1]) / width**0.5
     tensors = {name.replace("trunk.", "trunk.0.", 1): tensor for name, tensor in tensors.items()}
     tensors |= {
         "trunk.1.weight": turned.astype(np.float32),
         # not by a product, whose last digit may depend on the number of threads
         "trunk.1.bias": (-turned * (extractor.center or np.zeros(width))).sum(axis=1).astype("f4"),
-        "head.weight": np.ascontiguousarray(layer.T, dtype=np.float32),
-        "head.bias": (constant * weights[-1]).astype(np.float32),
+        "head.weight": np.ascontiguousarray(last.T, dtype=np.float32),
+        "head.bias": (layer.constant * weights[-1]).astype(np.float32),
     }
     if weights.shape[1] == 1:
         tensors["trunk.2.radius"] = np.array([extractor.radius / largest], dtype=np.float32)

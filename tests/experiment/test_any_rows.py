@@ -18,7 +18,7 @@ from labelwall.student.linear import fit_classes, shift_of_gradients
 from labelwall.student.linear.shares import Shares
 from labelwall.student.linear.tuning import VIRTUAL_ROWS
 from labelwall.student.round_files import CLASSIFIER, COUNTED, FEATURES
-from labelwall.student.student_model import load
+from labelwall.student.student_model import load_student
 from tests.experiment import checks, tiny
 
 LINEAR = {"kind": "private_linear", "steps": 12, "noise_multiplier": 14.0, "axes": 3}
@@ -81,7 +81,7 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     assert estimate["why"].startswith("private and public rows seem to differ")
     assert estimate["few"]  # of about 67 records each, under 81
     Path("alone").mkdir()
-    student = load(shutil.copy("out/student.safetensors", "alone"))
+    student = load_student(shutil.copy("out/student.safetensors", "alone"))
     assert student.info.backbone == "released/linear"
     x, y = tiny.rows(30, 3)
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
@@ -133,7 +133,8 @@ def test_few_public_rows_leave_the_released_classifier(
     why = f"taken for the student, as fewer than {least} public rows teach less than it knows"
     assert (why in capsys.readouterr().err) is not taught
     assert not checks.summary()["rounds"][0]["estimate"]["why"].startswith("no shares")
-    assert (load("out/student.safetensors").info.backbone == "released/linear") is not taught
+    network = load_student("out/student.safetensors").info.backbone
+    assert (network == "released/linear") is not taught
     assert checks.run(f"--student.backbone={backbone}") == 0  # resumed
 
 

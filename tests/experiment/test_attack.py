@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.attack import CONFIDENCE, FEW_OUTSIDE, LOSS, RATIO, Attacked, _found
-from labelwall.student.student_model import assembled, load, pack
+from labelwall.student.student_model import assembled, load_student, pack
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
@@ -65,7 +65,7 @@ def memorised() -> tuple[np.ndarray, np.ndarray]:
 
 def by_heart(run: Path, x: np.ndarray, goal: torch.Tensor, loss: Callable[..., Any]) -> None:
     """Put a network that has learned ``goal`` of these rows in the place of a run's student."""
-    info = load(run).info
+    info = load_student(run).info
     torch.manual_seed(0)
     network = networks.build("mlp", input_shape=(D,), num_classes=info.labels.outputs)
     optimiser = torch.optim.Adam(network.parameters(), 1e-3)
@@ -107,7 +107,7 @@ def test_few_non_members_are_no_reason_for_an_alarm(outside: int) -> None:
 
 
 def test_a_linear_model_without_noise_is_found(run: Path) -> None:
-    student, (x, y) = load(run), memorised()
+    student, (x, y) = load_student(run), memorised()
     tensors = safetensors.torch.load(student.weights)
     tensors |= {"trunk.1.weight": torch.eye(D), "trunk.1.bias": torch.zeros(D)}
     whole = assembled(student.info, safetensors.torch.save(tensors)).module.network

@@ -222,7 +222,7 @@ def test_fit_asks_by_the_plan_of_the_services(tmp_path, monkeypatch, settings):
         with pytest.raises(InvalidInput, match=r"budget\.epsilon` must be at least"):
             fit(0.1, urls, **how)
         first = fit(5000.0, urls, **how)
-        plan = RunFolder(tmp_path / "run").plan()
+        plan = RunFolder(tmp_path / "run").plan
         assert first.epsilon_ <= plan.epsilon < 5000.0
         assert first.delta_ == plan.delta
         charged = audit(first.path / "ledger.sqlite").charged

@@ -17,8 +17,8 @@ import yaml
 from labelwall import pipeline
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student import train
-from labelwall.student.student_model import load
+from labelwall.student import student_model
+from labelwall.student.student_model import load_student
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.label_kinds import STEPS, AttributeLabels, ValueLabels, errors
 from labelwall.wall.messages import ABSTAINED
@@ -188,7 +188,7 @@ def test_the_score_is_that_of_the_model_on_the_private_rows(name: str, unit: str
     if unit == "person":
         tiny.change(private_person=np.array([f"p{row % 100}" for row in range(200)]))
     assert checks.run() == 0
-    told, model = checks.summary(), load("out/student.safetensors")
+    told, model = checks.summary(), load_student("out/student.safetensors")
     known, predicted, truth = told["private_score"], model.predict(x), kind.truth(x, classes)
     if kind.truth is value:
         truth = truth.clip(-10, 30)
@@ -260,13 +260,13 @@ def test_a_student_of_other_labels_is_scored_and_classifies(name: str) -> None:
     truth, lines = kind.truth(x, classes), checks.classified(x)
     page = Path("out/report.html").read_text()
     if kind.truth is value:
-        predicted = SCALE.predict(train.outputs(spec, x))
+        predicted = SCALE.predict(student_model.outputs(spec, x))
         assert errors(predicted, truth) == pytest.approx(told["test_errors"])
         np.testing.assert_allclose([float(line["value"]) for line in lines], predicted, rtol=1e-5)
         assert "Values of the test split" in page
         return
     accuracy = pytest.approx(told["test_accuracy"])
-    predicted = AttributeLabels.of(3).predict(train.outputs(spec, x))
+    predicted = AttributeLabels.of(3).predict(student_model.outputs(spec, x))
     assert (predicted == truth).mean() == accuracy
     names = ["left", "up & <b>", "far"]
     present = np.array([[float(line[name]) > 0.5 for name in names] for line in lines])

@@ -15,9 +15,10 @@ from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.use.export import export
 from labelwall.student.fine_tuning import Layer
+from labelwall.student.linear.stored import stored_layer
 from labelwall.student.module import Student
 from labelwall.student.round_files import CLASSIFIER
-from labelwall.student.train import features_of, outputs
+from labelwall.student.student_model import outputs, penultimate_features
 from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.networks import without_head
@@ -110,9 +111,11 @@ def test_a_loop_that_is_killed_in_the_training_ends_with_the_same_student(
     run_folder, rows = RunFolder(tmp_path / "whole"), images(30, 7)[0]
     asked = run_folder.extractor(second["features"])
     taught = run_folder.load_extractor(1).without_mirror()
-    plain = partial(features_of, taught)
+    plain = partial(penultimate_features, taught)
     with np.load(tmp_path / "data.npz") as data:
-        layer = Layer.released(run_folder.round(2) / CLASSIFIER, asked, plain(data["public_x"]))
+        stored = stored_layer(run_folder.round(2) / CLASSIFIER)
+        assert stored is not None
+        layer = Layer.released(stored, asked, plain(data["public_x"]))
 
     def expected(seen: np.ndarray) -> np.ndarray:
         return (plain(seen) @ layer.weights + layer.constant + outputs(taught, seen)) / 2

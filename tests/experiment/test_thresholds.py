@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from labelwall import load, pipeline
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.scoring import decided
-from labelwall.student import train
+from labelwall.student import student_model
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
@@ -86,7 +86,7 @@ def test_a_row_has_the_number_of_thresholds_that_its_score_is_above(
     network = build(name, input_shape=shape, num_classes=outputs)
     scale = ((0.5,), (0.2,)) if images else ((), ())
     student = ExtractorSpec(name, shape, outputs, to_safetensors(network), *scale)
-    said = train.outputs(student, rows).astype(np.float64)
+    said = student_model.outputs(student, rows).astype(np.float64)
     scores = said[:, 1:] - said[:, :1] if kind == "class" else said
     edges = np.quantile(scores, [0.1, 0.1, 0.5, 0.8], axis=0).T.astype(np.float32)
     edges[:, 2] = 0.0

@@ -16,7 +16,7 @@ from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.asking import boosted as boosting
 from labelwall.student.linear.tuning import FOLDS
 from labelwall.student.round_files import CLASSIFIER, FEATURES
-from labelwall.student.student_model import load
+from labelwall.student.student_model import load_student
 from labelwall.teacher.custody.groups import RoundConfig
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
@@ -64,7 +64,7 @@ def test_a_run_learns_bent_classes_and_is_continued_used_and_exported(folder: Pa
     name, share = told["baselines"]["public"]
     assert name in ("boosted trees", "logistic regression on trees features")
     assert 0.8 < share < 1
-    student, (x, y) = load("out"), bent(300, 3)
+    student, (x, y) = load_student("out"), bent(300, 3)
     assert student.info.backbone == "released/trees"
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
     export = ["export", "--student", "out", "--format", "onnx", "--out", "own.onnx"]

@@ -9,7 +9,8 @@ import torch
 
 from labelwall.student.batches import STEPS_A_CHAPTER, Lesson, Pool
 from labelwall.student.student_config import StudentConfig
-from labelwall.student.train import outputs, train
+from labelwall.student.student_model import outputs
+from labelwall.student.train import train
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 

@@ -12,10 +12,11 @@ import torch
 from labelwall.student import student_model
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.fine_tuning import Layer, beside, divide, keep_views, start
-from labelwall.student.linear.stored import StoredFit, to_bytes
+from labelwall.student.linear.stored import StoredFit, stored_layer, to_bytes
 from labelwall.student.module import Student
 from labelwall.student.student_config import StudentConfig
-from labelwall.student.train import export, features_of, outputs, train
+from labelwall.student.student_model import outputs, penultimate_features
+from labelwall.student.train import export, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
@@ -23,7 +24,7 @@ from labelwall.wall.labels import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import (
     IMAGENET,
-    load,
+    load_network,
     timm_model,
     to_safetensors,
     without_head,
@@ -79,7 +80,7 @@ def fine_tuned(
     lesson = Lesson(pool=Pool(views, space), labels=labels, chances=soft)
     weights = train(config, lesson, run_dir=folder, seed=3, begin=begin)
     spec = network.trained(weights)
-    return export(spec, features_of(spec, IMAGES))
+    return export(spec, penultimate_features(spec, IMAGES))
 
 
 def test_the_student_has_both_networks_features_and_the_mean_of_their_logits(features) -> None:
@@ -91,7 +92,7 @@ def test_the_student_has_both_networks_features_and_the_mean_of_their_logits(fea
         part.data.add_(0.01 * torch.randn(part.shape, generator=torch.Generator().manual_seed(1)))
     tuned = network.trained(to_safetensors(network.rest))
     layer = Layer(rng.normal(size=(width, 3)), rng.normal(size=3))
-    plain = partial(features_of, rows=IMAGES)
+    plain = partial(penultimate_features, rows=IMAGES)
     both = beside(features, tuned, layer, plain)
     first, second = plain(features), plain(tuned)
     np.testing.assert_allclose(plain(both)[:, :width].var(axis=0).sum(), 1, rtol=1e-4)
@@ -120,7 +121,7 @@ def test_many_images_are_computed_one_by_one_without_a_difference(features, monk
     spec = replace(network, weights=safetensors.torch.save(tensors))
     scale = Preprocessing(spec.mean, spec.std)
     with torch.inference_mode():
-        expected = load(spec)(scale(IMAGES)).numpy()
+        expected = load_network(spec)(scale(IMAGES)).numpy()
     np.testing.assert_allclose(outputs(spec, IMAGES), expected, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(student_model, "SESSION_ROWS", len(IMAGES))
     monkeypatch.setattr(student_model, "SESSION_PART", 25)
@@ -137,12 +138,12 @@ def test_a_divided_network_gives_the_whole_ones_outputs(features, blocks: int, k
     network = divide(spec, blocks)
     with torch.inference_mode():
         seen = network.front(unit_scale(IMAGES[:5]))
-        expected = load(spec).features(Preprocessing(spec.mean, spec.std)(IMAGES[:5]))
+        expected = load_network(spec).features(Preprocessing(spec.mean, spec.std)(IMAGES[:5]))
         torch.testing.assert_close(network.rest.features(seen), expected)
     assert kept is None or tuple(seen.shape[2:]) == kept
     assert set(network.depths) == {name for name, _ in network.rest.named_parameters()}
     same = network.trained(to_safetensors(network.rest))
-    assert safetensors.torch.load(same.weights).keys() == load(spec).state_dict().keys()
+    assert safetensors.torch.load(same.weights).keys() == load_network(spec).state_dict().keys()
     np.testing.assert_array_equal(outputs(same, IMAGES), outputs(spec, IMAGES))
 
 
@@ -156,7 +157,7 @@ def test_the_packaged_network_is_divided_alike(name: str) -> None:
     assert spec.backbone == f"{name}@32"
     with torch.inference_mode():
         seen = network.rest.features(network.front(unit_scale(IMAGES[:3])))
-        expected = load(spec).features(Preprocessing(spec.mean, spec.std)(IMAGES[:3]))
+        expected = load_network(spec).features(Preprocessing(spec.mean, spec.std)(IMAGES[:3]))
     torch.testing.assert_close(seen, expected)
 
 
@@ -171,7 +172,9 @@ def test_the_head_begins_at_the_released_classifier(features, tmp_path: Path) ->
     file = tmp_path / "linear.safetensors"
     file.write_bytes(to_bytes(fit, asked.sha256(), length, "class"))
     network = divide(start(asked, CONFIG, CLASSES), 2)
-    Layer.released(file, asked, plain).begin(network.rest.head)
+    stored = stored_layer(file)
+    assert stored is not None
+    Layer.released(stored, asked, plain).begin(network.rest.head)
     said = outputs(network.trained(to_safetensors(network.rest)), IMAGES)
     z = (plain - np.array(center)) @ axes.astype(float)
     z *= length / np.linalg.norm(z, axis=1).mean()

@@ -10,7 +10,8 @@ import torch
 
 from labelwall.student.batches import Lesson, Pool, Steps, targets
 from labelwall.student.student_config import StudentConfig
-from labelwall.student.train import check, outputs
+from labelwall.student.student_model import outputs
+from labelwall.student.train import check
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases

@@ -12,10 +12,11 @@ from scipy.special import softmax
 from labelwall.student import losses
 from labelwall.student.batches import Lesson, Pool
 from labelwall.student.student_config import StudentConfig
-from labelwall.student.train import BIAS, WEIGHT, on_plain, outputs, standardising, train, with_head
+from labelwall.student.student_model import outputs
+from labelwall.student.train import BIAS, WEIGHT, on_plain, standardising, train, with_head
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import build, load, to_safetensors
+from labelwall.wall.networks import build, load_network, to_safetensors
 from labelwall.wall.preprocessing import Preprocessing
 
 
@@ -154,7 +155,7 @@ def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:
     torch.manual_seed(0)
     weights = to_safetensors(build("small_cnn", input_shape=shape, num_classes=CLASSES))
     network = ExtractorSpec("small_cnn", shape, CLASSES, weights, (0.5,), (0.25,))
-    below = load(network)
+    below = load_network(network)
     pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()).float() / 255
     features = below.features((pixels - 0.5) / 0.25).numpy()
     pool, layer = trained(features, labels, tmp_path)
@@ -162,7 +163,7 @@ def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:
     np.testing.assert_allclose(
         outputs(student, images), outputs(alone, features), rtol=1e-2, atol=1e-2
     )
-    for name, tensor in load(student).trunk.state_dict().items():
+    for name, tensor in load_network(student).trunk.state_dict().items():
         torch.testing.assert_close(tensor, below.trunk.state_dict()[name])
 
 

@@ -10,12 +10,11 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from labelwall.student.student_model import KEY, assembled, load, pack, unpack
-from labelwall.student.train import outputs
+from labelwall.student.student_model import KEY, assembled, load_student, outputs, pack, unpack
 from labelwall.wall import networks as architectures
 from labelwall.wall.datasets.readers import decode
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.networks import load as load_network
+from labelwall.wall.networks import load_network
 from labelwall.wall.preprocessing import Preprocessing
 from tests.student import students
 
@@ -28,13 +27,13 @@ def test_a_file_says_everything_again(tmp_path: Path, kind: str) -> None:
     written = students.content(kind)
     assert written == students.content(kind)  # the same bytes
     (tmp_path / "student.safetensors").write_bytes(written)
-    student = load(tmp_path)
+    student = load_student(tmp_path)
     expected = unpack(written)
     assert student.info == expected
     assert student.info.labels == students.SPACES[kind]
     assert student.classes == students.SPACES[kind].names
     assert student.info.privacy == students.PRIVACY
-    assert load(tmp_path / "student.safetensors").info == expected
+    assert load_student(tmp_path / "student.safetensors").info == expected
     tensors = safetensors.torch.load(written)
     assert all(torch.equal(tensors[k], t) for k, t in student.module.network.state_dict().items())
 
@@ -157,7 +156,7 @@ def test_a_file_that_is_no_student_is_refused_in_one_line(tmp_path: Path, name: 
     path = tmp_path / "student.safetensors"
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match=mentioned) as caught:
-        load(path)
+        load_student(path)
     assert "\n" not in str(caught.value)
 
 
@@ -173,15 +172,15 @@ def test_a_file_takes_no_more_memory_than_it_has(tmp_path: Path, monkeypatch) ->
     path = tmp_path / "student.safetensors"
     path.write_bytes(changed(input_shape=[512, 512, 3]))
     with pytest.raises(InvalidInput, match="weights"):
-        load(path)
+        load_student(path)
     assert where == ["meta"]
     path.write_bytes(students.content())
-    load(path)
+    load_student(path)
     assert where == ["meta", "meta", "cpu"]
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a terabyte of nothing
     with pytest.raises(InvalidInput, match="bytes"):
-        load(path)
+        load_student(path)
 
 
 def test_vectors_may_have_a_scale_of_their_own() -> None:

@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import nn
 
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.features.embedder import Embedder, quantised
@@ -72,7 +72,7 @@ def test_published_architectures(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_row_sees_another_in_eval_mode(name):
-    network = networks.load(_spec(name))
+    network = networks.load_network(_spec(name))
     x, other = torch.randn(3, 1, 28, 28), 100 * torch.randn(2, 1, 28, 28)
     with torch.inference_mode():
         alone, in_company = network.features(x), network.features(torch.cat([other, x]))[2:]
@@ -88,7 +88,7 @@ def test_weights_survive_the_crossing_and_the_random_generator_stays():
     network = networks.build("small_cnn", input_shape=IMAGE, num_classes=CLASSES).eval()
     spec = _spec(weights=networks.to_safetensors(network))
     before = torch.get_rng_state()
-    received = networks.load(spec)
+    received = networks.load_network(spec)
     assert torch.equal(before, torch.get_rng_state())
     x = torch.randn(4, 1, 28, 28)
     assert torch.equal(network(x), received(x))
@@ -124,10 +124,10 @@ MISFITS = {
 @pytest.mark.parametrize("name", MISFITS)
 def test_weights_that_are_not_the_named_networks_are_refused(name, monkeypatch):
     with pytest.raises(InvalidInput, match=r"extractor\.weights"):
-        networks.load(MISFITS[name]())
+        networks.load_network(MISFITS[name]())
     monkeypatch.setattr(networks, "MAX_WEIGHT_BYTES", 100)
     with pytest.raises(InvalidInput, match="at most 100 bytes"):  # unread
-        networks.load(_spec())
+        networks.load_network(_spec())
 
 
 CLASS = DECIDED["class"]
@@ -193,7 +193,8 @@ def test_features_are_integers_that_use_their_range(name, width):
     spec = networks.efficientnet_lite(name, (32, 32, 3), 10)
     assert spec.sha256() == networks.efficientnet_lite(name, (32, 32, 3), 10).sha256()
     with torch.inference_mode():  # the form in which an embedder runs it takes seconds to build
-        rows = networks.load(spec).features(Preprocessing(spec.mean, spec.std)(images)).numpy()
+        network = networks.load_network(spec)
+        rows = network.features(Preprocessing(spec.mean, spec.std)(images)).numpy()
     features, finite = quantised(spec, rows)
     assert features.shape == (3, width)
     assert finite.all()
@@ -206,9 +207,9 @@ def test_stages_are_the_averages_of_the_last_two_before_the_plain_features():
         networks.efficientnet_lite(name, (32, 32, 3), 10) for name in networks.IMAGENET[1::-1]
     )
     images = torch.randn(2, 3, 32, 32)
-    network = networks.load(spec)
+    network = networks.load_network(spec)
     found = network.features(images)
-    plain, seen = networks.load(last), []
+    plain, seen = networks.load_network(last), []
     for stage in list(plain.trunk.get_submodule("network.blocks").children())[-2:]:
         stage.register_forward_hook(lambda _, inputs, output: seen.append(output.mean((2, 3))))
     expected = plain.features(images)

@@ -16,7 +16,7 @@ from torch import nn
 from ..devices import device_of, reproducible
 from ..errors import InvalidInput
 from ..messages import ExtractorSpec, blank_inputs
-from ..networks import Backbone, build, load, to_onnx
+from ..networks import Backbone, build, load_network, to_onnx
 from ..preprocessing import Preprocessing
 
 BATCH = 64  # rows that an accelerator sees together
@@ -51,7 +51,7 @@ class Network:
     def __init__(self, spec: ExtractorSpec, device: str) -> None:
         self._spec, self._device, self._size = spec, device_of(device), 1
         self._has_session = device == "cpu" and len(spec.input_shape) == 3
-        self._module = _OfRows(spec, load(spec)).to(self._device)
+        self._module = _OfRows(spec, load_network(spec)).to(self._device)
         if device != "cpu":
             # Fresh weights, too: a caller could choose some that behave on known rows
             with torch.random.fork_rng(devices=[]):

@@ -21,8 +21,8 @@ from labelwall.experiment.run.summary import PrivateScore, Summary
 from labelwall.student import measures
 from labelwall.student.asking import estimates
 from labelwall.student.held_out import Cleaned
-from labelwall.student.results import Estimate, read, write
-from labelwall.student.train import outputs
+from labelwall.student.results import Estimate, best_round, read, worse, write
+from labelwall.student.student_model import outputs
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import LabelwallError
@@ -263,7 +263,7 @@ def of(share: float | None, by: str = estimates.COUNTS) -> estimates.Estimate | 
     ],
 )
 def test_the_last_round_that_is_not_worse_is_kept(known, kept: int) -> None:
-    assert estimates.best_round(known) == kept
+    assert best_round(known) == kept
 
 
 def test_an_estimate_that_noise_moves_says_nothing() -> None:
@@ -277,7 +277,7 @@ def test_an_estimate_that_noise_moves_says_nothing() -> None:
     assert (wide.known, wide.text()) == (False, "unknown (the noise hides how sure labels may be)")
     assert wide.error > 0.17
     assert narrow.error == pytest.approx(0.036, abs=0.001)
-    assert not estimates.worse(wide, narrow)
+    assert not worse(wide, narrow)
     assert narrow.range == pytest.approx((0.8 - 2 * narrow.error, 0.8 + 2 * narrow.error))
     sure = replace(narrow, right=0.99, error=0.01)
     assert sure.range == pytest.approx((0.92, 1))

@@ -12,7 +12,7 @@ from PIL import Image
 
 import labelwall as lw
 from labelwall import pipeline
-from labelwall.student.student_model import load
+from labelwall.student.student_model import load_student
 from labelwall.wall.errors import InvalidInput
 from tests.experiment.checks import check_one_error
 from tests.experiment.test_api import QUICK, SPLITS, frame
@@ -103,7 +103,7 @@ def test_a_record_may_have_line_breaks_and_one_that_does_not_fit_has_no_answer(
 def test_a_row_that_is_not_finite_has_no_answer(vectors, tmp_path, monkeypatch, form) -> None:
     monkeypatch.setattr("labelwall.experiment.use.classify.BLOCK", 4)
     x = np.load(vectors / "data.npz")["test_x"].astype(np.float64)
-    expected = load(vectors / "out").predict(x).tolist()
+    expected = load_student(vectors / "out").predict(x).tolist()
     x[[0, 5, 6]] = np.array([np.nan, np.inf, 1e300])[:, None]
     np.save(tmp_path / "x.npy", np.asfortranarray(x))
     np.savez(tmp_path / "x.npz", x=x)

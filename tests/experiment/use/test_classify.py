@@ -13,7 +13,7 @@ import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.use import classify
 from labelwall.experiment.use.export import example
-from labelwall.student.student_model import StudentModel, load
+from labelwall.student.student_model import StudentModel, load_student
 from tests.experiment.checks import check_one_error
 from tests.student import students
 
@@ -47,7 +47,7 @@ def test_a_folder_of_images_gets_the_runs_own_labels(images, tmp_path, monkeypat
         counts[classes.index(Path(line["file"]).parent.name), classes.index(line["label"])] += 1
     assert counts.tolist() == expected["confusion"]
     assert expected["student_accuracy"] == counts.trace() / counts.sum()
-    student = load(images / "out")
+    student = load_student(images / "out")
     files = [line["file"] for line in lines]
     shares = student.probabilities(files)
     written = np.array([[float(line[name]) for name in classes] for line in lines])
@@ -156,7 +156,7 @@ def export(student: Path, form: str, out: Path, *options: str) -> int:
 def write(folder: Path, *arguments: object) -> tuple[Path, StudentModel]:
     path = folder / "student.safetensors"
     path.write_bytes(students.content(*arguments))
-    return path, load(path)
+    return path, load_student(path)
 
 
 def expected(student: StudentModel, rows: np.ndarray) -> np.ndarray:
@@ -217,7 +217,7 @@ def test_a_folder_for_the_hub(images: Path, tmp_path: Path) -> None:
     names = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
     assert {path.name for path in hub.iterdir()} == names
     files = sorted((images / "test").rglob("*.png"))
-    again, student = load(hub / "model.safetensors"), load(images / "out")
+    again, student = load_student(hub / "model.safetensors"), load_student(images / "out")
     np.testing.assert_array_equal(again.outputs(files), student.outputs(files))
     config = json.loads((hub / "config.json").read_text())
     assert config["id2label"] == {"0": "cat", "1": "dog"}

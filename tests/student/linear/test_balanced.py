@@ -9,7 +9,7 @@ from sklearn.metrics import balanced_accuracy_score, recall_score
 
 from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.shares import favour_alike
-from labelwall.student.linear.stored import StoredFit, stored_fit, stored_probabilities
+from labelwall.student.linear.stored import StoredFit, stored_fit, stored_layer
 from tests.student.linear.test_fits import settings, teacher
 from tests.student.linear.test_shift import rows
 
@@ -42,8 +42,9 @@ def test_a_file_says_what_the_model_says_and_averages_without_offsets(tmp_path: 
     balanced, usual = fitted(True), fitted(False)
     for name, model in (("balanced", balanced), ("usual", usual)):
         (tmp_path / name).write_bytes(model.to_bytes("00"))
-    said = stored_probabilities(tmp_path / "balanced", PUBLIC[0])
-    assert np.allclose(said, balanced.says(PUBLIC[0]), atol=1e-4)
+    stored = stored_layer(tmp_path / "balanced")
+    assert stored is not None
+    assert np.allclose(stored.probabilities(PUBLIC[0]), balanced.says(PUBLIC[0]), atol=1e-4)
     first, second = (stored_fit(tmp_path / name, "00") for name in ("balanced", "usual"))
     assert first is not None
     assert second is not None

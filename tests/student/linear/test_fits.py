@@ -15,10 +15,10 @@ from labelwall.student.linear.fit_classes import gaussian_classes
 from labelwall.student.linear.linear_model import LinearModel, fit, with_neighbours
 from labelwall.student.linear.measure import FitSettings, Measurements, unit_inputs
 from labelwall.student.linear.moments import class_probabilities
-from labelwall.student.linear.stored import after_features, as_network
+from labelwall.student.linear.stored import after_features, as_network, stored_layer
 from labelwall.student.linear.tuning import NEIGHBOURS
 from labelwall.student.linear.tuning import NEIGHBOURS_SHARE as SHARE
-from labelwall.student.train import outputs
+from labelwall.student.student_model import outputs
 from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.search.cpu import ExactIndex
@@ -361,7 +361,9 @@ def test_a_released_classifier_is_a_network_that_says_the_same(tmp_path, backbon
     model = LinearModel("class", unit_length(spec, features.shape[1]), weights)
     path = tmp_path / "linear.safetensors"
     path.write_bytes(model.to_bytes(spec.sha256()))
-    whole = as_network(path, spec)
+    stored = stored_layer(path)
+    assert stored is not None
+    whole = as_network(stored, spec)
     assert whole is not None
     said = softmax(outputs(whole, rows), axis=1)
     np.testing.assert_allclose(said, model.says(features), atol=0.05)  # features are rounded
@@ -369,5 +371,5 @@ def test_a_released_classifier_is_a_network_that_says_the_same(tmp_path, backbon
     plain = Embedder(spec).features(rows).astype(np.float32)
     again = softmax(outputs(after_features(whole), plain), axis=1)
     np.testing.assert_allclose(again, said, atol=1e-5)
-    assert as_network(path, replace(spec, backbone="hog", weights=b"", axes=b"")) is None
-    assert as_network(path, whole) is None
+    assert as_network(stored, replace(spec, backbone="hog", weights=b"", axes=b"")) is None
+    assert as_network(stored, whole) is None

@@ -12,8 +12,8 @@ from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.linear.labelled import labelled_classes, labelled_values
 from labelwall.student.linear.linear_model import LinearModel, fit
 from labelwall.student.linear.measure import FitSettings, unit_inputs
-from labelwall.student.linear.stored import as_network
-from labelwall.student.train import outputs
+from labelwall.student.linear.stored import as_network, stored_layer
+from labelwall.student.student_model import outputs
 from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import ValueLabels
 from labelwall.wall.messages import ExtractorSpec
@@ -143,7 +143,9 @@ def test_a_released_regression_is_a_network_that_keeps_lengths(tmp_path) -> None
     assert isinstance(model, LinearModel)
     path = tmp_path / "classifier.safetensors"
     path.write_bytes(model.to_bytes(drawn.spec.sha256()))
-    network = as_network(path, drawn.spec)
+    stored = stored_layer(path)
+    assert stored is not None
+    network = as_network(stored, drawn.spec)
     assert network is not None
     rows = np.concatenate([drawn.rows[2], 10 * drawn.rows[2], 0 * drawn.rows[2][:1]])
     said = outputs(network, rows)
