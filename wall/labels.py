@@ -47,7 +47,8 @@ class LabelSpace(ABC):
         few = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
         return (
             f"Usual causes: labels that are not written as the classes are ({few}), other classes, "
-            "images in no class's folder, another encoding or file format; `labelwall data` shows the custodian what is dropped"
+            "images in no class's folder, another encoding or file format; `labelwall data` shows "
+            "the custodian what is dropped"
         )
 
     @property

@@ -74,6 +74,13 @@ class Methods:
             raise InvalidInput("seeds", "a list of different seeds", self.seeds)
 
 
+def require_no_places(config: Config) -> None:
+    """Raise InvalidInput for a custodian's directory or what stands for one."""
+    for own in ("teacher", "custodian_dir", "ledger", "anchor"):
+        if (given := getattr(config, own)) is not None:
+            raise InvalidInput(own, "left out, as each cell has its own", given)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One method at one budget with one seed.
@@ -93,9 +100,7 @@ class Cell:
 
         Also for a custodian's directory: each cell has its own.
         """
-        for own in ("teacher", "custodian_dir", "ledger", "anchor"):
-            if (given := getattr(self.config, own)) is not None:
-                raise InvalidInput(own, "left out, as each cell has its own", given)
+        require_no_places(self.config)
         if self.baseline is None:
             return
         name, data = f"methods[{self.method}].baseline", self.config.data

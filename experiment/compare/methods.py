@@ -21,7 +21,7 @@ from ..config.tuning import MIN_ROWS
 from ..plan import tuning
 from ..plan.candidates import PLANNERS
 from ..plan.rehearsal import labelled_rows
-from .cells import nested, require_sweep
+from .cells import nested, require_no_places, require_sweep
 
 DEFAULT = (AUTO, "private_knn", "gnmax", "linear_noisy_sgd")
 PATE = ("gnmax", "lnmax")
@@ -42,6 +42,7 @@ def methods_by_name(given: Namespace, files: Settings, dotted: Settings) -> dict
     *_, last = by_budget.values()
     shared = _with_features(merged(last, {"mechanism": {"kind": AUTO}}))
     config = config_of(shared)
+    require_no_places(config)
     public = read_public(config.data)
     rows, records = len(public.inputs), config.records(len(public.inputs))
     rehearsed = labelled_rows(public, 1, 0) is not None

@@ -136,7 +136,8 @@ def read_records(
         return table.columns, np.ones(len(table.places), dtype=bool)
     names, _ = read_lines(Path(path))
     if absent := [name for name in features if names.count(name) != 1]:
-        raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
+        cure = meant(absent[0], names) or f"It has {listed(names)}."
+        raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path), cure)
     places = {name: names.index(name) for name in features}
     columns, fits, _ = columns_of(records_of(Path(path)), len(names), places)
     return columns, fits
