@@ -44,8 +44,9 @@ class RunFolder(RoundFiles):
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
     def hide_times(self, date: str) -> None:
-        """Set the times of all files to the beginning of a ``date`` (ISO): the seconds between two
-        sums depend on the number of private rows, and on which ones changed.
+        """Set the times of all files to the beginning of a ``date`` (ISO).
+
+        The seconds between two sums depend on the number of private rows and on those that changed.
         """
         beginning = datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()
         for path in self.path.rglob("*"):
