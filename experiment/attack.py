@@ -40,8 +40,12 @@ SHADOWS = 16  # models, each of half of the public rows
 FEW = 10  # non-members of a class, below which its own mean tells little
 IMPROBABLE, TINY = -30.0, 1e-12  # a logit; a deviation
 CONFIDENCE = 0.95
-FEW_OUTSIDE = "above the bound, but so few non-members allow it: name more (--nonmembers)"
-ABOVE = "ABOVE THE BOUND: members and non-members differ otherwise, too, or the ledger is wrong"
+FEW_OUTSIDE = (
+    "above the bound, but with so few non-members this can be chance. Give more with --nonmembers."
+)
+ABOVE = (
+    "ABOVE THE BOUND: either members and non-members differ in other ways, or the ledger is wrong."
+)
 RATIO, LOSS = "likelihood ratio, shadow models on public rows", "loss threshold"
 
 
@@ -107,7 +111,7 @@ def attack(
         records = open_records(config.data, task, unit=config.privacy.unit)
         inside = _Rows(plain, records.inputs, records.labels)
     else:
-        raise InvalidInput("members", "given: services have the private rows", None)
+        raise InvalidInput.missing("members", "only the services have this run's private rows")
     if nonmembers is not None:
         outside = _given(model, "nonmembers", nonmembers, config.data.label)
     else:

@@ -141,7 +141,7 @@ class Data(ShowsFacts):
                 raise InvalidInput(name, "rows in memory, as the others are", given)
         for name in SPLITS[0 if private else 1 : 2]:
             if getattr(self, name) is None:
-                raise InvalidInput(name, "given", None, CURES[name])
+                raise InvalidInput.missing(name, "a run needs these rows", CURES[name])
         if frames:
             return self._tables(place, private)
         if is_texts(_rows_of(self.public)):
@@ -158,8 +158,8 @@ class Data(ShowsFacts):
         writers = {"parquet": tables, "csv": self._texts, "npz": self._arrays}
         there = {path.suffix[1:] for path in place.glob("private.*")} & writers.keys()
         if len(there) != 1:
-            rule = "left out where the private rows are files of your own: change those"
-            raise InvalidInput("private", rule, "rows in memory")
+            why = "the private rows are files of your own"
+            raise InvalidInput.needless("private", why, "Change those.")
         with TemporaryDirectory(PART, dir=place) as part:
             writers[there.pop()](Path(part), True)
             (file,) = Path(part).glob("private.*")

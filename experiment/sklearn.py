@@ -30,7 +30,9 @@ def _as_value_errors() -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise NotAllowed(error.name, error.rule, error.found, error.cure) from None
+        same = NotAllowed.__new__(NotAllowed, *error.args)
+        vars(same).update(vars(error))
+        raise same from None
 
 
 class LabelwallClassifier(ClassifierMixin, BaseEstimator):
@@ -76,7 +78,7 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
             _require_unfitted_steps()
             _require_rows(X)
             if y is None or len(y) != len(X):
-                raise InvalidInput("y", "given: a label, or -1, for each row", None)
+                raise InvalidInput.missing("y", "it has a label, or -1, for each row")
             if self.classes is None or PUBLIC in (names := list(map(cell_text, self.classes))):
                 rule = "the public list of the labels, without -1, which marks public rows"
                 raise InvalidInput("classes", rule, self.classes)

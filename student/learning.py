@@ -189,7 +189,7 @@ def _train(
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
-            cure = "The budget of these records is spent; only what spent it is answered again."
+            cure = "These records have no budget left. Only questions asked before are answered."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
     seen = TrainingRows(public)
     judges = replace(student, backbone=fixed_or_small(student))

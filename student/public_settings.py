@@ -56,9 +56,11 @@ class FirstFeatures:
         if name not in FEATURES and not name.startswith(TIMM):
             raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", name)
         if self.weights is not None and not name.startswith(TIMM):
-            raise InvalidInput("weights", f"given with features: {TIMM}NAME alone", self.weights)
-        if (name == "box") != bool(box):
-            raise InvalidInput("box", "given with features: box, and with nothing else", box)
+            raise InvalidInput.needless("weights", f"only `features: {TIMM}NAME` reads them")
+        if name == "box" and not box:
+            raise InvalidInput.missing("box", "`features: box` needs the vectors' public domain")
+        if name != "box" and box:
+            raise InvalidInput.needless("box", "only `features: box` uses it")
         for side in box:
             if len(side) != 2 or not all(map(math.isfinite, side)) or side[0] >= side[1]:
                 raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
@@ -112,10 +114,9 @@ class PublicSide(FirstFeatures, Computing):
         choice: which public rows are asked: typical ones (dense rows of every cluster of the
             round's features), or random ones.
         student: the public-side network and its training.
-        public_labels: what labels of public rows serve, classes or values: reported metrics and the
-            choice of a method alone (metrics), or training as well (train, the default for one's
-            own data): private_linear's sums then say what a classifier of these labels misses, and
-            the student learns them beside the released labels.
+        public_labels: use of public labels, which are classes or values. metrics: only for reports
+            and for choosing the method. train (the default for one's own data): the student also
+            learns them, and private_linear's sums say what a classifier of these labels misses.
         balanced: whether labels favour each class alike, a rare one as a frequent one, so that it
             is found, and balanced accuracy rises while plain accuracy falls: probabilities of
             private_linear's classifier are divided by its shares of the classes, at no price.

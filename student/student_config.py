@@ -39,12 +39,12 @@ class StudentConfig:
         learning_rate: peak of the one-cycle schedule of AdamW, per step.
         augment: strength of the random distortions: none, shift (small affine, for digits) or
             natural (adds flips, colour).
-        class_prior: none, or uniform where the classes are equally frequent among the public
-            inputs, as far as one knows: no class then swallows another. uda corrects its targets
-            towards that (distribution alignment); vat adds the imbalance of its predictions to
-            their entropy, which together is mutual information (Hu et al. 2017).
-        entropy_weight: factor of the entropy of predictions on public inputs (vat); above 0.3 only
-            with a class prior.
+        class_prior: none, or uniform if you know that classes are equally frequent among the public
+            inputs: prevents one class from absorbing others. uda corrects its targets towards that
+            (distribution alignment); vat adds the imbalance of its predictions to their entropy,
+            which together is mutual information (Hu et al. 2017).
+        entropy_weight: factor of the entropy of predictions on public inputs (vat). Advice: without
+            a class prior take at most 0.3.
         vat_epsilon: length of the adversarial perturbation, in standard deviations of the input
             (L2).
         image_side: pixels of a side that images are enlarged to for backbone pretrained; its

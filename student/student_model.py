@@ -228,7 +228,7 @@ class StudentModel:
         are no shares.
         """
         if self.info.shares is None or self.info.labels.kind != "class":
-            raise InvalidInput("shares", "left out for a student without classes", shares)
+            raise InvalidInput.needless("shares", "this student has no classes")
         before = np.asarray(self.info.shares)
         if isinstance(shares, str):
             if shares != ESTIMATE or inputs is None:
@@ -323,7 +323,7 @@ class StudentModel:
         if len(self.info.input_shape) != 3:
             takes = "rows of a table" if self.info.table else "vectors"
             cure = "`labelwall classify --vectors FILE` takes them."
-            raise InvalidInput("images", f"left out: this student takes {takes}", paths[:1], cure)
+            raise InvalidInput.needless("images", f"this student takes {takes}", cure)
         height, width, channels = self.info.input_shape
         return readers.read_images(Path(), paths, (height, width), channels, white=self.info.white)
 

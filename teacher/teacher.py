@@ -181,8 +181,8 @@ class Teacher:
         prepared, self._embedder = self._rows.prepare(spec), self._rows.embedder(spec)
         persons, owners = prepared.index.persons, prepared.index.units.ids
         if (persons is None) != (self.unit == "row") and len(prepared.index):
-            rule = "given where the unit of privacy is a person, and only there"
-            raise InvalidInput("records.persons", rule, f"unit {self.unit}")
+            error = InvalidInput.missing if persons is None else InvalidInput.needless
+            raise error("records.persons", f"the unit of privacy is a {self.unit}")
         self._prepared, self._index = prepared, prepared.index
         self._serials = np.zeros(0, dtype=np.int64)
         if any(mechanism.charging is Charging.PREPAID for mechanism in self._mechanisms):

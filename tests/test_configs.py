@@ -129,7 +129,7 @@ def test_plan_says_what_the_noise_of_several_custodians_costs() -> None:
     alone = describe_plan(config.schedule)
     two = replace(config, teacher=["https://a.example", "https://b.example"])
     shown = describe_plan(two.schedule)
-    assert "2 custodians, each with this budget: their sum has 1.41" in render_plan(shown)
+    assert "2 custodians, each with this budget: the sum has 1.41" in render_plan(shown)
     assert "custodians" not in render_plan(alone)
     assert shown == alone | {"custodians": 2}  # the price is each one's own
 

@@ -93,12 +93,7 @@ def test_a_missing_extra_is_one_line_before_anything_is_asked(
 def test_what_is_imported_is_declared() -> None:
     """Every package that the product imports is in pyproject.toml, by the name that PyPI has."""
     names = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
-    names |= {
-        "lightning_fabric": "pytorch-lightning",
-        "starlette": "fastapi",
-        "markupsafe": "jinja2",
-    }
-    names |= {"grpc": "ray", "pydantic_core": "pydantic"}
+    names |= {"lightning_fabric": "pytorch-lightning", "grpc": "grpcio"}
     undeclared = {"datasets", "transformers", "pandas"}  # whoever has their objects has these
     extras = PROJECT["optional-dependencies"].values()
     listed = [*PROJECT["dependencies"], *(text for extra in extras for text in extra)]

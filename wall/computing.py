@@ -14,7 +14,8 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """How it is computed, which changes no result.
+    """How it is computed. Other threads, workers, batches or devices may change a result's last
+    digits.
 
     Args:
         threads: at most so many CPU threads of torch, a count; fewer where other programs use

@@ -5,7 +5,7 @@ import errno
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,12 +27,27 @@ class LabelwallError(Exception):
 
 
 class InvalidInput(LabelwallError):
-    """A parameter breaks a rule. ``found`` is the caller's own value, never a private record."""
+    """A parameter breaks a rule. ``found`` is the caller's own value, never a private record.
 
-    def __init__(self, name: str, rule: str, found: object, cure: str = "") -> None:
+    ``text``: what is said instead of rule and value.
+    """
+
+    def __init__(
+        self, name: str, rule: str, found: object, cure: str = "", *, text: str = ""
+    ) -> None:
         self.name, self.rule, self.found, self.cure = name, rule, found, cure
-        text = f"`{name}` must be {rule}. Found {shortened(found)}."
+        text = text or f"`{name}` must be {rule}. Found {shortened(found)}."
         super().__init__(f"{text} {cure}" if cure else text)
+
+    @classmethod
+    def needless(cls, name: str, why: str, cure: str = "") -> Self:
+        """The error of a parameter that has to be left out; its rule says why."""
+        return cls(name, why, None, cure, text=f"Leave out `{name}`: {why}.")
+
+    @classmethod
+    def missing(cls, name: str, why: str, cure: str = "") -> Self:
+        """The error of a parameter that has to be given; its rule says why."""
+        return cls(name, why, None, cure, text=f"Give `{name}`: {why}.")
 
 
 class MissingData(LabelwallError):
@@ -52,12 +67,13 @@ class TeacherFailed(LabelwallError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the teacher could not complete the request; what was charged stays charged. Ask again."
+            "the teacher could not complete the request. What was charged stays charged, and "
+            "asking again may charge again. Let the custodian find the fault first."
         )
 
 
 class Refused(LabelwallError):
-    """The service refused a request, or is unreachable. ``code``: the reason (docs/guide.md)."""
+    """The service refused a request, or is unreachable. ``code``: the reason (docs/service.md)."""
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code

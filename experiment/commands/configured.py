@@ -37,7 +37,7 @@ SERVED = "#   labelwall plan --config THIS_FILE --out CHOSEN    the method, and 
 
 QUIET = flag("print nothing but the result")
 MINUTES = option(
-    "images: --refine if that takes at most so many minutes by a forecast on public rows",
+    "for images: use --refine only if its forecast is at most this many minutes",
     type=float,
 )
 
@@ -53,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
             choices=["text", "json"],
         ),
         "--timing": flag("seconds of each part at the end; PRIVATE, for the custodian"),
-        "--isolate": flag("the teacher in a process of its own; this one opens no private file"),
+        "--isolate": flag("run the teacher in a separate process; only it opens private files"),
     },
     "plan": {
         "--minutes": MINUTES,
@@ -77,15 +77,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),
         "--seeds": option("public randomness of the repetitions", type=int, nargs="+"),
         "--sweep": option(
-            "a setting and its values, such as mechanism.k 10 30: each makes a variant of each "
-            "method of runs, and its cells spend budget as all others do",
+            "a setting and its values, such as mechanism.k 10 30: every value is tried with every "
+            "method that makes runs; each try spends budget",
             nargs="+",
             type=value_of,
             action="append",
             default=[],
         ),
         "--measure": option(
-            "what the table and the plot show of classes or attributes (default: accuracy)",
+            "measure in the table and the plot, for classes or attributes (default: accuracy)",
             choices=MEASURES,
         ),
         "--processes": option(
@@ -193,8 +193,8 @@ def plan(args: Sequence[str]) -> int:
     config = _timely(config, rest, console)
     for name in ("out", "min_accuracy"):
         if getattr(rest, name) and not config.open:
-            rule = "given together with --mechanism.kind auto"
-            raise InvalidInput(name, rule, getattr(rest, name))
+            why = "without --mechanism.kind auto there is no method to choose"
+            raise InvalidInput.needless(name, why)
     out = Path(rest.out) if rest.out else None
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
@@ -257,8 +257,8 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Namespace]":
         settings = methods_by_name(given, files, dotted)
         return cells_of(settings, sweep=given.sweep), given
     for name in ("methods", "epsilon"):
-        if (value := getattr(given, name)) is not None:
-            raise InvalidInput(name, "left out with a file that has methods", value)
+        if getattr(given, name) is not None:
+            raise InvalidInput.needless(name, "the file has methods with budgets of their own")
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     compared = merged(merged(files, overrides(own)), dotted)
     return cells_of(compared, given.seeds, given.sweep), given
@@ -269,9 +269,9 @@ def predict(args: Sequence[str]) -> int:
     ledger. Spends budget; a finished student labels rows by `labelwall classify`, at no charge.
     """
     if any(word.partition("=")[0] == "--student" for word in args):
-        rule = "left out: predict asks the private rows, and spends budget"
+        why = "predict asks the private rows, and spends budget"
         cure = "`labelwall classify --student DIR --vectors FILE --out FILE` labels by a student."
-        raise InvalidInput("student", rule, "--student", cure)
+        raise InvalidInput.needless("student", why, cure)
     config, rest = _parsed(predict, args)
     from ..plan.show import announce
 
@@ -337,8 +337,10 @@ def records(args: Sequence[str]) -> int:
     from ...teacher.custody.records import add_records, ids_of, remove_records
 
     side, console = beside_rows(config.private_side()), Console()
-    if (rest.change == "add") != (rest.rows is not None):
-        raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
+    if rest.change == "add" and rest.rows is None:
+        raise InvalidInput.missing("rows", "they are what is added")
+    if rest.change != "add" and rest.rows is not None:
+        raise InvalidInput.needless("rows", "only `labelwall records add` reads them")
     if rest.change == "add":
         print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=console))
     else:

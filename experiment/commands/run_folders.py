@@ -105,7 +105,8 @@ def _attack(options: Namespace) -> int:
 
 def attack(args: Sequence[str]) -> int:
     """PRIVATE, for the custodian: how often an attack on a finished run's model tells which rows it
-    was trained on, beside the proved bound. Reads private rows; prints alone, and writes nothing.
+    was trained on, beside the proved bound. Reads private rows. Writes no file; do not publish what
+    it prints.
     """
     rows = "npz file with rows x and labels y, or a table like the run's (default: its {} rows)"
     options = {
@@ -167,7 +168,8 @@ def classify(args: Sequence[str]) -> int:
     }
     options = _parsed(classify, args, parsed)
     if (options.images is None) == (options.vectors is None):
-        raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
+        text = "Give either --images or --vectors."
+        raise InvalidInput("images", "given without vectors", options.images, text=text)
     from ...student.student_model import load_student
     from ...wall.console import Console
     from ..use.classify import classify_images, classify_rows, for_shares
@@ -221,7 +223,7 @@ def report(args: Sequence[str]) -> int:
     """Write report.html and MODEL_CARD.md of a finished run folder again."""
     options = {
         "run_dir": option("a folder that `labelwall run` wrote", type=Path),
-        "--registry": flag("registry.json and SP_800_226.md, too: for a registry and for NIST's"),
+        "--registry": flag("also write registry.json and SP_800_226.md (NIST SP 800-226)"),
     }
     parsed = _parsed(report, args, options)
     from ..report.registry_entry import write_registry
@@ -265,7 +267,7 @@ def keys(args: Sequence[str]) -> int:
     if parsed.action == "list":
         print(render(known.listed()))
     elif parsed.name is None:
-        raise InvalidInput("name", "given", None)
+        raise InvalidInput.missing("name", "it says whose key is meant")
     elif parsed.action == "add":
         print(known.add(parsed.name, parsed.role, parsed.queries, parsed.expires))
     else:

@@ -54,7 +54,7 @@ class MethodConfig:
             rule = "a list for a baseline, and for nothing else"
             raise InvalidInput(f"{here}.epsilons", rule, self.epsilons)
         if self.rehearsed and self.baseline is None:
-            raise InvalidInput(f"{here}.rehearsed", "left out but for a baseline", True)
+            raise InvalidInput.needless(f"{here}.rehearsed", "only a baseline has it")
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Methods:
 def require_no_places(config: Config) -> None:
     """Raise InvalidInput for a custodian's directory or what stands for one."""
     for own in ("teacher", "custodian_dir", "ledger", "anchor"):
-        if (given := getattr(config, own)) is not None:
-            raise InvalidInput(own, "left out, as each cell has its own", given)
+        if getattr(config, own) is not None:
+            raise InvalidInput.needless(own, "each cell of a comparison has its own")
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,9 @@ class Cell:
             raise InvalidInput(name, rule, self.baseline.kind)
         if self.config.privacy.unit != "row":
             kinds = [kind for kind, known in MECHANISMS.items() if known.persons]
-            rule = (
-                "left out with privacy.unit: person, as its epsilon is for one row; "
-                f"instead points with a mechanism for persons: {', '.join(kinds)}"
-            )
-            raise InvalidInput(name, rule, self.baseline.kind)
+            why = "its epsilon is for one row, and privacy.unit is person"
+            cure = f"Give points with a mechanism for persons instead: {', '.join(kinds)}."
+            raise InvalidInput.needless(name, why, cure)
 
     @property
     def epsilon(self) -> float | None:
@@ -159,7 +157,7 @@ def swept(settings: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> di
     methods = [method for method in settings["methods"] if not method.get("points")]
     runs = [method for method in settings["methods"] if method.get("points")]
     if not runs:
-        raise InvalidInput("sweep", "left out if no method makes runs", ", ".join(sweep))
+        raise InvalidInput.needless("sweep", "none of the methods makes runs")
     variants = []
     for method, values in product(runs, product(*sweep.values())):
         given = dict(zip(sweep, values, strict=True))

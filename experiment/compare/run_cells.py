@@ -118,8 +118,7 @@ def run_cells(
     require_devices(cells[0].config.student)
     torch.set_num_threads(cells[0].config.threads)
     if len({cell.folder for cell in cells}) != len(cells):
-        text = "two methods or budgets of the comparison would share a folder."
-        raise LabelwallError(f"{text} Give them different names.")
+        raise LabelwallError("two cells have the same folder. Rename a method.")
     for cell in cells:
         if not cell.config.open:  # as those of baselines and references are
             require_affordable(solved(cell.config.schedule, console.progress).plan())
@@ -127,9 +126,10 @@ def run_cells(
             require_diffprivlib()
     data = cells[0].config.data
     task, public = describe(data), read_public(data)
-    if measure is not None and (task.labels.kind == "value" or measure not in MEASURES):
-        rule = f"one of {', '.join(MEASURES)}, and left out if rows have values"
-        raise InvalidInput("measure", rule, measure)
+    if measure is not None and task.labels.kind == "value":
+        raise InvalidInput.needless("measure", "rows with values have one measure")
+    if measure is not None and measure not in MEASURES:
+        raise InvalidInput("measure", f"one of {', '.join(MEASURES)}", measure)
     if processes < 1:
         raise InvalidInput("processes", "a count, at least 1", processes)
     if (fitting := _fitting(processes)) < processes:
@@ -138,7 +138,7 @@ def run_cells(
     bench = Bench(out=out, task=task, public=public, entropy=entropy)
     results = [_stored(cell, bench) for cell in cells]  # before anything is written
     if not len(public.test_labels):
-        raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
+        raise InvalidInput.missing("data.test", "methods are compared on it", CURES["test"])
     make_private(bench.custodian)
     for line in [spent(cells), *dict.fromkeys(map(_votes, cells))]:
         if line:
@@ -238,7 +238,7 @@ def spent(cells: list[Cell]) -> str:
 def _settings(cell: Cell, public: PublicData) -> dict[str, Any]:
     """All that decides its result, the test rows included, as JSON."""
     known: dict[str, Any] = json.loads(json.dumps(asdict(cell)))
-    for entry in fields(Computing):  # which change no result
+    for entry in fields(Computing):  # which change last digits at most
         del known["config"][entry.name]
     if cell.reference is not None:
         del known["config"]["budget"]  # it has none: the comparison may get another one

@@ -23,8 +23,7 @@ class Config(PrivateSide, PublicSide):
         asked = [m for m in self.schedule.mechanisms() if not m.open and not m.scores]
         linear = all(isinstance(mechanism.query_form, SumsForm) for mechanism in asked)
         if self.balanced and not (linear and self.data.labels == "class"):
-            rule = "left out but for classes by private_linear, which releases a classifier"
-            raise InvalidInput("balanced", rule, True)
+            raise InvalidInput.needless("balanced", "it needs classes and `private_linear`")
 
     def private_side(self) -> PrivateSide:
         return self._part(PrivateSide)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
+from ...teacher.mechanisms.registry import ANSWERING, AUTO, DEFAULT_KIND, mechanism_class
 from ...wall.errors import InvalidInput, MissingData, meant
 from .arguments import Options, add_options
 from .config import Config
@@ -42,7 +42,7 @@ custodian_dir threads device student.accelerator seed
 
 UNREHEARSED = {"serve", "predict", "records"}  # commands that take a named mechanism as it is
 BY_ROWS = {  # defaults of one's own data, see own.py
-    "mechanism.kind": "auto, where 100 rows have labels",
+    "mechanism.kind": "auto, if at least 100 rows have labels",
     "rounds": "1, of grey images 2",
     "features": "by a rehearsal",
     "student.backbone": "by the kind of rows",
@@ -66,7 +66,7 @@ def parse(
     ``minutes`` among them ``refined`` is the configuration that these may allow. Prints a help that
     ``args`` ask for, and exits. Raises BadSetting, InvalidInput, MissingData.
     """
-    options, kinds = dict(options or {}), ", ".join((*MECHANISMS, AUTO))
+    options, kinds = dict(options or {}), ", ".join((*ANSWERING, AUTO))
     groups = {name: options.pop(name) for name in list(options) if isinstance(options[name], type)}
     does += f" `--mechanism.kind KIND --help` shows the settings of a mechanism: {kinds}."
     given, files, dotted = read(args, command, does, options, {"": Config, **groups})
@@ -98,13 +98,13 @@ def refined(minutes: float, decided: bool, settings: Callable[[], Mapping[str, A
     if not 0 < minutes < math.inf:
         raise InvalidInput("minutes", "a positive number", minutes)
     if decided:
-        raise InvalidInput("minutes", "left out with --refine or --student.backbone", minutes)
+        raise InvalidInput.needless("minutes", "`refine` or `student.backbone` decides already")
     try:
         return config_of(settings())
     except InvalidInput as error:
         if error.name != "refine":
             raise
-        raise InvalidInput("minutes", error.rule, minutes) from None
+        raise InvalidInput.needless("minutes", error.rule) from None
 
 
 def settings_by(

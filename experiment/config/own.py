@@ -58,7 +58,7 @@ OWN: dict[str, Any] = {
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
     "private, public and test",
     "label": "name of a table's column with the label (default: label)",
-    "text": "name of a table's column of free text; long texts are seen without it",
+    "text": "name of a table's column of free text (columns of long texts are found by themselves)",
     "id": "name of a table's column with an id of each private row (default: record_id)",
     "split": "name of one table's column that says private, public or test (default: split)",
     "epsilon": option(
@@ -70,14 +70,18 @@ OWN: dict[str, Any] = {
         "probability added to that bound (default: 1e-5, less for many public rows)", type=float
     ),
     "periods": option(
-        "equal parts of the budget, a count: one for the records as they are now, and one for each "
-        "later `labelwall update` (default: 1)",
+        "number of equal parts of the budget: one for now, one for each later `labelwall update` "
+        "(default: 1)",
         type=int,
     ),
     "refine": option(
-        "images: the features' network learns, in minutes", action="store_const", const=True
+        "for images: also train the network's last blocks on the public images (takes minutes)",
+        action="store_const",
+        const=True,
     ),
-    "balanced": option("classes: labels favour each one alike", action="store_const", const=True),
+    "balanced": option(
+        "for rare classes: every class counts the same", action="store_const", const=True
+    ),
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
         "split's, or that of public rows, at least 1,000)",
@@ -138,7 +142,8 @@ def own_settings(
     periods = own.get("periods", 1)
     refine = own.get("refine") or groups["student"].get("backbone") == PRETRAINED
     if refine and data.get("public") == SHAPES:
-        raise InvalidInput("refine", f"left out with public: {SHAPES}, which teach a network", True)
+        why = f"drawn images (`--public {SHAPES}`) cannot teach a network"
+        raise InvalidInput.needless("refine", why)
     loop = facts.rows >= MANY_IMAGES if refine else facts.kind == "grey"
     loop &= data.get("public") != SHAPES  # which teach no network
     trained, rounds, given = {"student", "rounds"} & given.keys(), 2 if loop else 1, dict(given)
@@ -152,7 +157,7 @@ def own_settings(
         data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
     if refine and facts.kind == "vectors":
-        raise InvalidInput("refine", "left out for rows that are no images", True)
+        raise InvalidInput.needless("refine", "the rows are no images")
     if named and not {"caps", "rounds"} & given.keys():
         settled = fitting(groups["mechanism"], facts, records, rehearsed and rehearses)
         given = {**given, "mechanism": settled}
@@ -188,7 +193,8 @@ def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
     if "data" in own:
         data = rows_of(own, {})
     if "refine" in own:
-        raise InvalidInput("refine", "left out with a file, whose student.backbone says it", True)
+        why = "with --config, set `student.backbone: pretrained` in the file"
+        raise InvalidInput.needless("refine", why)
     budget = {name: own[name] for name in ("epsilon", "delta", "periods") if name in own}
     known = {"expected_records", "balanced"} & own.keys()
     return {"data": data, "budget": budget, **{name: own[name] for name in known}}
@@ -226,7 +232,7 @@ def rows_of(
         public = {} if drawn is None else {"public": own["public"]}
         for name in SPLITS:
             if name in own and name not in public:
-                raise InvalidInput(name, "left out with --data, which has all rows", own[name])
+                raise InvalidInput.needless(name, "--data has all rows")
         path = Path(own["data"])
         if not path.exists():
             raise MissingData(f"`data` must be an existing file or folder. Found {own['data']!r}.")
@@ -247,7 +253,7 @@ def rows_of(
             absolute[name] = value
             continue
         if value is None and name != "test" and not (apart and name == "private"):
-            raise InvalidInput(name, "given, or --data FILE", None, CURES[name])
+            raise InvalidInput.missing(name, "there is no --data FILE with all rows", CURES[name])
         if value is not None and name != "private" and not Path(value).exists():
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
         absolute[name] = value and str(Path(value).absolute())
@@ -304,8 +310,8 @@ def large(delta: float, records: int) -> str | None:
     if delta * records <= 1:
         return None
     return (
-        f"warning: delta {delta:g} promises little: it is above one over {records:,} records (a "
-        "public guess), and so likely may a release show one of them. Take --delta "
+        f"warning: delta {delta:g} is larger than 1/{records:,} (one over the guessed number of "
+        "records). At that delta a release may show a whole record. Take --delta "
         f"{default_delta(records):g}."
     )
 

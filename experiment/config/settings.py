@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS
+from ...teacher.mechanisms.registry import ANSWERING, DEFAULT_KIND, MECHANISMS
 from ...wall.errors import InvalidInput, LabelwallError, listed
 from ...wall.files import FORMAT, other_format
 from .config import Config
@@ -149,10 +149,11 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
             hint = other
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":
-        expected = error["ctx"]["expected_tags"].replace("'", "")
-        return InvalidInput(f"{name}.kind", f"one of {expected}", error["ctx"]["tag"])
+        tags = error["ctx"]["expected_tags"].replace("'", "").split(", ")
+        expected = [tag for tag in tags if tag in ANSWERING or tag not in MECHANISMS]
+        return InvalidInput(f"{name}.kind", f"one of {', '.join(expected)}", error["ctx"]["tag"])
     if error["type"] == "missing":
-        return InvalidInput(name, "given", None)
+        return InvalidInput.missing(name, "it has no default")
     if error["type"] == "string_type" and error["input"] is None:
         return InvalidInput(name, "texts", None, "Quote a word that stands for none: 'null'.")
     rules = {
@@ -168,7 +169,7 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
 
 def _of_another(word: str, near: str) -> str:
     """Which mechanisms have a setting of that name, or of a similar one unless one is ``near``."""
-    known = {kind: [e.name for e in fields(cls)] for kind, cls in MECHANISMS.items()}
+    known = {kind: [e.name for e in fields(MECHANISMS[kind])] for kind in ANSWERING}
     every = {name: name for names in known.values() for name in names}
     if not (meant := word if word in every else "" if near else _near(word, every)):
         return ""

@@ -27,7 +27,7 @@ from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp
 from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import M, Mechanism, Priced
 from ...teacher.mechanisms.calibration import calibrate
-from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.errors import BudgetRefused, InvalidInput, listed
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
 from ..config.settings import build
@@ -385,8 +385,10 @@ class Candidates(Generic[M]):
         glance: list[Stage[M]] = [(partial(_best, 1), short)]
         tried = rehearser.run(looks, [])
         if not tried:
-            rule = f"such that {mechanism.kind} can be rehearsed on them"
-            raise InvalidInput("features", rule, [str(view) for view in views])
+            named = listed(views)
+            text = f"{mechanism.kind} cannot be rehearsed on the features {named}."
+            cure = "Choose others, or leave `features` out."
+            raise InvalidInput("features", "others", named, cure, text=text)
         hopeful = rehearser.near(tried, tuning.HOPE)
         chosen, *others = rehearser.run(refinements if hopeful else glance, tried)
         if not goal.allows(chosen.accuracy):

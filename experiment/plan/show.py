@@ -96,8 +96,9 @@ def announce(data: DataConfig, given: Schedule, known: Schedule, console: Consol
         shown = readers.modes(Path(data.public or ""))
         if shown and set(shown) <= readers.GREYS and not any(map(readers.is_deep, shown)):
             console.say(
-                "the public images are greys of 8 bits: in private ones of more 65535 is white, or "
-                "a DICOM file's own limit; `--data.white 4095` would be for 12 bits"
+                "the public images are greys of 8 bits. If private images have more, 65535 is "
+                "taken for white (in DICOM files the file's own limit). For 12 bits give "
+                "`--data.white 4095`."
             )
 
 
@@ -164,8 +165,8 @@ def render_plan(shown: dict) -> str:
             + (f", by {by} thresholds" if by else "")
         )
     if (several := shown["custodians"]) > 1:
-        times = f"{math.sqrt(several):.2f} times the noise of one's"
-        lines.append(f"  {several} custodians, each with this budget: their sum has {times}")
+        times = f"{math.sqrt(several):.2f} times the noise of a single custodian"
+        lines.append(f"  {several} custodians, each with this budget: the sum has {times}")
     if len(shown["periods"]) > 1:
         lines += ["", "  period, each with these rounds: epsilon spent by then"]
         lines += [f"  {n:8} {epsilon:8.3f}" for n, epsilon in enumerate(shown["periods"], start=1)]

@@ -124,5 +124,8 @@ def _untested(public: PublicData, labels: LabelSpace) -> list[str]:
     if labels.kind == "class":
         seen = {*public.test_labels.tolist()}
         if unseen := [name for code, name in enumerate(labels.names) if code not in seen]:
-            lines.append(f"no test row is of {listed(unseen)}: no accuracy tells of these classes")
+            lines.append(
+                f"there are no test rows of {listed(unseen)}, so accuracy says nothing about these "
+                "classes"
+            )
     return lines

@@ -42,9 +42,9 @@ def few_line(result: RoundResult, space: LabelSpace) -> str:
     few = {k: n for k, n in few.items() if counts[k, k] < SELDOM * max(counts[k].sum(), 1)}
     named = listed(f"{space.names[k]} (about {n})" for k, n in few.items())
     return named and (
-        f"classes whose records hardly show at this epsilon: {named}. Their labels may be wrong: "
-        "merge them with others, raise epsilon, or see by `labelwall data` if they are written "
-        "otherwise"
+        f"at this epsilon the noise hides the records of these classes: {named}. Their labels may "
+        "be wrong. Check their spelling with `labelwall data`, merge them with others, or raise "
+        "epsilon."
     )
 
 

@@ -59,8 +59,9 @@ def predict(
     Reads no data unless it is affordable. Raises as a run (BudgetRefused, InvalidInput, ...).
     """
     if side.directory is None and side.teacher is None:
-        rule = "given, or a teacher's URL: predictions are paid from its ledger"
-        raise InvalidInput("custodian_dir", rule, None)
+        why = "the ledger that pays for predictions lies there"
+        cure = "Or give `teacher`, a service's URL."
+        raise InvalidInput.missing("custodian_dir", why, cure)
     if not out.absolute().parent.is_dir():
         raise InvalidInput("out", "a file in an existing folder", str(out))
     side.data.require_public("queries", queries)

@@ -59,8 +59,7 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
     slots = plan.up_to(1).slots
     mechanism, *others = map(from_slot, slots)
     if not may_become(config.mechanism, mechanism):
-        rule = f"left out, as the service's plan has its own: {mechanism.kind}"
-        raise InvalidInput("mechanism", rule, vars(config.mechanism))
+        raise InvalidInput.needless("mechanism", f"the service's plan uses {mechanism.kind}")
     score = others.pop() if others and others[-1].scores else None
     if others:
         raise LedgerMismatch("the service has several mechanisms. Ask for its configuration.")
@@ -80,8 +79,8 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
         caps, rounds = split_rounds(config, mechanism, releases[0].cap, releases[-1].cap)
     if config.features in ("auto", offered.features):
         if offered.weights and config.weights is None:
-            rule = f"given with --features {offered.features}: the custodian's {offered.weights}"
-            raise InvalidInput("weights", rule, None)
+            why = f"--features {offered.features} needs the custodian's file {offered.weights}"
+            raise InvalidInput.missing("weights", why)
         config = replace(
             config,
             features=offered.features,

@@ -145,8 +145,8 @@ class Watch:
         if self.asked.form.matrix is None or not self._hidden:
             return ""
         return (
-            f"about {self.guess} records (expected_records) do not show above the noise of a "
-            f"count, {self._noise:.0f}, so the run goes on even if there are none"
+            f"a count has noise of {self._noise:.0f}, so {self.guess} records (expected_records) "
+            "cannot be seen. The run will not notice if no private row is read."
         )
 
     def use_extractor(self, spec: ExtractorSpec) -> None:
@@ -250,7 +250,8 @@ class Watch:
             usual = answered / screened  # what the plan pays for
             known = binom.cdf(most, TRIED, usual) < FALSE and Outcome.CAP_REACHED not in outcomes
             if known and passed <= most:
-                return f"{passed} of {TRIED} queries pass the screening, as few as without records"
+                few = f"only {passed} of {TRIED} queries passed the screening"
+                return f"{few}, as many as noise alone passes"
         deviation = mechanism.noise_of_neighbours
         if deviation is not None and not isinstance(self.teacher, Custodians):
             self.teacher.export(self.folder.ledger)

@@ -55,8 +55,7 @@ def teacher_of(
     wrong key.
     """
     if side.teacher is not None and isolate:
-        rule = "left out with a teacher's URL, which is a process of its own"
-        raise InvalidInput("isolate", rule, True)
+        raise InvalidInput.needless("isolate", "the teacher's URL is a process of its own")
     apart = isolate or side.teacher is not None
     if apart and side.data.split:
         rule = "empty where the teacher is apart: the private rows need a file of their own"
@@ -103,7 +102,8 @@ def teacher_of(
         if plan is None:
             raise LabelwallError(f"every custodian is left out: {'; '.join(gone.values())}")
         count = len(remotes) - len(gone)
-        console.say(f"{count} custodians: a sum has {count**0.5:.2f} times the noise of one's")
+        times = f"{count**0.5:.2f} times the noise of a single custodian"
+        console.say(f"{count} custodians: the sum has {times}")
         yield Custodians(remotes, plan, task.labels.kind, console.say, gone, left_out)
 
 

@@ -110,12 +110,12 @@ def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     remarks = list[str]()
     if estimate.by == UNKNOWN:
         remarks.append(
-            "the released counts do not tell the records from none, so nothing is known of the "
-            "labels, and nothing is left of the round to ask again. Either the noise hides so few "
-            f"records, and a larger epsilon shows them, or they are not read. {labels.causes}"
+            "the noisy counts could come from no records at all. So the labels are of unknown "
+            "quality, and this round has no budget left. Either there are too few records for this "
+            f"epsilon, or they were not read. {labels.causes}"
         )
     if estimate.why == FOREIGN:
-        remarks.append(f"{FOREIGN}, so nothing tells how many labels are right")
+        remarks.append(f"{FOREIGN}, so the share of right labels cannot be estimated")
     return remarks
 
 

@@ -91,8 +91,9 @@ def boosted(rows: np.ndarray, labels: np.ndarray | None, space: LabelSpace) -> B
 def lacking() -> InvalidInput:
     """The error for features of trees where there are none."""
     rows = f"at least {LEAST_ROWS} labelled public rows of at most {MOST_COLUMNS} columns"
-    rule = f"another one, or public_labels: train and {rows} and {MOST_CLASSES} classes, or values"
-    return InvalidInput("features", rule, TREES)
+    kinds = f"values or at most {MOST_CLASSES} classes"
+    text = f"`features: {TREES}` needs `public_labels: train`, {rows}, and {kinds}."
+    return InvalidInput("features", "another one", TREES, text=text)
 
 
 def _model(kind: str) -> Model:

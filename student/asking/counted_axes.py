@@ -48,9 +48,9 @@ def on_counted_axes(
             also = f" of {suited.features} features"
         guess = settings.records(len(plain))
         console.say(
-            f"round {planned.number}: the first sum counts other records than {guess}, which were "
-            f"guessed (expected_records), so the next ones have {suited.axes} axes{also}, which "
-            f"suit them, in the place of {kept}. Nothing is to be done"
+            f"round {planned.number}: the first noisy sum counts more or fewer records than the "
+            f"guess of {guess:,} (expected_records). The next sums use {suited.axes} axes{also} "
+            f"instead of {kept}. You need do nothing."
         )
         form = replace(form, axes=suited.axes)
         features = features_as_asked(public, current, form, current.counted, others)

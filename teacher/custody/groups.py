@@ -35,7 +35,8 @@ class BudgetConfig:
 
     def __post_init__(self) -> None:
         if self.reserve is not None and self.periods == 1:
-            raise InvalidInput("budget.reserve", "given with budget.periods above 1", self.reserve)
+            why = "it is the share of later periods, and `budget.periods` is 1"
+            raise InvalidInput.needless("budget.reserve", why)
 
     @property
     def first(self) -> float:
@@ -128,5 +129,5 @@ class RoundConfig:
 
     def __post_init__(self) -> None:
         if self.mechanism is None and self.caps != CapsConfig():
-            rule = "given together with the round's own mechanism"
-            raise InvalidInput("rounds.caps", rule, self.caps)
+            why = "only a round with a mechanism of its own has caps of its own"
+            raise InvalidInput.needless("rounds.caps", why)

@@ -74,9 +74,10 @@ class PrivateSide(Computing):
         if where is None:
             rule = f"row for the source {self.data.source!r}"
             raise InvalidInput("privacy.unit", rule, self.privacy.unit)
-        if (where == "setting") != bool(self.data.person):
-            rule = "given with privacy.unit: person" if where == "setting" else "empty for arrays"
-            raise InvalidInput("data.person", rule, self.data.person)
+        if where == "setting" and not self.data.person:
+            raise InvalidInput.missing("data.person", "privacy.unit is person")
+        if where != "setting" and self.data.person:
+            raise InvalidInput.needless("data.person", "arrays have persons in private_person")
 
     @property
     def schedule(self) -> Schedule:

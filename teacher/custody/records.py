@@ -48,7 +48,9 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     counts = bad_rows(ingested, unit)
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     read = f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable"
-    clash = f"{present} of the usable have an id that is present: remove those first"
+    clash = f"{present} usable rows have ids that are already in use. Remove those records first."
+    if present == 1:
+        clash = "1 usable row has an id that is already in use. Remove that record first."
     lines = (read, f"left out: {bad or 'none'}", clash if present else "no id is present")
     again = f", {present} were there already" if present else ""
     done = f"{len(usable.ids) - present} added{again}"
@@ -71,7 +73,10 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
         why = ": ids are compared as they are written (0012 is not 12)" if texts else ""
         lines.append(f"NOBODY IS REMOVED{why}")
     if side.privacy.unit == "row" and numbered(side.data):
-        lines.append("an id is a row's place: leave the row there, or each later one takes another")
+        lines.append(
+            "ids are row numbers here. Do not delete the row from the file, or every later row "
+            "gets another id."
+        )
     return _report(lines, f"{present} removed", dry_run)
 
 
@@ -86,13 +91,15 @@ def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
     rows = options.ids or options.ids_file or options.images
     persons = options.persons or options.persons_file
     if rows and persons:
-        raise InvalidInput("persons", "given without ids of rows", "both")
+        text = "Give either ids of rows or persons."
+        raise InvalidInput("persons", "given without ids of rows", "both", text=text)
     if persons and unit != "person":
-        raise InvalidInput("persons", "left out where privacy.unit is row", "given")
+        raise InvalidInput.needless("persons", "privacy.unit is row")
     if unit == "person" and not persons:
-        raise InvalidInput("remove", "persons or persons_file where privacy.unit is person", None)
+        why = "privacy.unit is person, so all rows of a person go together"
+        raise InvalidInput.missing("persons", why, "Or give --persons_file.")
     if not (rows or persons):
-        raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
+        raise InvalidInput.missing("ids", "they say what is removed", "Or --ids_file or --images.")
     name = "persons" if persons else "ids"
     given = vars(options)
     text, file = given[name] or "", given[f"{name}_file"]
@@ -118,7 +125,7 @@ def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
 def _teacher(side: PrivateSide, console: Console) -> Iterator[tuple[Teacher, Task]]:
     """The teacher over the records, which are the same for one budget and for one an analyst."""
     if side.directory is None:
-        raise InvalidInput("custodian_dir", "given: it says which records there are", None)
+        raise InvalidInput.missing("custodian_dir", "it says which records there are")
     if not (side.directory / IDENTITY).is_file():
         raise MissingData(
             "`custodian_dir` must hold a data set that is in use. Found none: the first run reads "

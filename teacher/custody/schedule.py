@@ -77,11 +77,11 @@ class Schedule:
     def _check_open(self) -> None:
         own = [r.mechanism.kind for r in self.rounds if r.mechanism is not None]
         if own:
-            rule = f"left out, with mechanism.kind: {self.mechanism.kind} for all rounds"
-            raise InvalidInput("rounds.mechanism", rule, own)
+            why = f"`mechanism.kind: {self.mechanism.kind}` chooses one for all rounds"
+            raise InvalidInput.needless("rounds.mechanism", why)
         if self.caps != CapsConfig():
-            rule = f"left out with {self.mechanism.kind}, which chooses them"
-            raise InvalidInput("caps", rule, self.caps)
+            why = f"`mechanism.kind: {self.mechanism.kind}` chooses them"
+            raise InvalidInput.needless("caps", why)
 
     @property
     def open(self) -> bool:
@@ -173,8 +173,7 @@ class Schedule:
         asked = total if caps.asked is None else caps.asked
         answered = asked if caps.answered is None else caps.answered
         if mechanism.charging is Charging.PREPAID and caps.answered is not None:
-            rule = f"left out with {mechanism.kind}, which answers every query"
-            raise InvalidInput("caps.answered", rule, caps.answered)
+            raise InvalidInput.needless("caps.answered", f"{mechanism.kind} answers every query")
         share = len(rounds) / len(self.rounds)
         answered = min(asked, answered)
         return Priced(mechanism=mechanism, asked=asked, answered=answered, share=share)

@@ -53,7 +53,7 @@ def serve(
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData, before anything is answered.
     """
     if side.directory is None:
-        raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
+        raise InvalidInput.missing("custodian_dir", "the ledger and the keys lie there")
     require_affordable(side.plan())
     each = service.budget == "per_analyst"
     if each and side.scale.shards:

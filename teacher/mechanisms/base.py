@@ -202,7 +202,7 @@ class Mechanism(metaclass=ABCMeta):
         """A calibrated field. Raises InvalidInput if it is null: calibration fills it in."""
         value: float | None = vars(self)[name]
         if value is None:
-            raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
+            raise InvalidInput.missing(f"mechanism.{name}", "it is not solved from the budget yet")
         return value
 
     @abstractmethod

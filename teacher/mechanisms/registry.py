@@ -77,7 +77,7 @@ class Auto(Mechanism):
 
     def __post_init__(self) -> None:
         if self.given and self.among is None:
-            raise InvalidInput("mechanism.given", "left out without mechanism.among", self.given)
+            raise InvalidInput.needless("mechanism.given", "`mechanism.among` names no kind")
 
     stages = ()
     open = True
@@ -106,13 +106,14 @@ else:
 MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
 AUTO = str(Auto.kind)
 DEFAULT_KIND = str(REGISTERED[0].kind)
+ANSWERING = tuple(str(m.kind) for m in REGISTERED if not m.scores)  # kinds that may be given
 
 
 def mechanism_class(kind: object) -> type[Mechanism]:
     """The mechanism called ``kind``, or Auto. Raises InvalidInput for an unknown one."""
     kinds: dict[str, type[Mechanism]] = {**MECHANISMS, AUTO: Auto}
     if not isinstance(kind, str) or kind not in kinds:
-        raise InvalidInput("mechanism.kind", f"one of {', '.join(kinds)}", kind)
+        raise InvalidInput("mechanism.kind", f"one of {', '.join((*ANSWERING, AUTO))}", kind)
     return kinds[kind]
 
 

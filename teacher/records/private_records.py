@@ -203,19 +203,22 @@ def _more_of_a_table(
     rows: Path, data: DataConfig, task: Task, progress: TaskProgress, unit: Unit
 ) -> Ingested:
     if data.split:
-        rule = "left out: the private rows have no file of their own (data.private)"
-        raise InvalidInput("rows", rule, str(rows))
+        raise _closed(rows, "the private rows have no file of their own (data.private)")
     if not rows.exists():
         raise MissingData(f"`rows` must be a table like data.private. Found {str(rows)!r}.")
     if not has_names(data):
-        rule = "left out: the private table has no column of ids, by which rows are told apart"
-        raise InvalidInput("rows", rule, str(rows))
+        raise _closed(rows, "the private table has no column of ids, which tell rows apart")
     columns = column_names("rows", rows) if is_table(rows) or rows.is_dir() else []
     if data.id not in columns:
         rule = f"a table like data.private, with an id of each row in the column {data.id}"
         raise InvalidInput("rows", rule, str(rows))
     require_columns(data, columns, "rows")
     return ingest(replace(data, private=str(rows)), task, progress, unit)
+
+
+def _closed(rows: Path, why: str) -> InvalidInput:
+    """The error for rows that nothing can be added to, and why."""
+    return InvalidInput("rows", why, str(rows), text=f"No rows can be added: {why}.")
 
 
 def has_names(data: DataConfig) -> bool:

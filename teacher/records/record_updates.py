@@ -111,9 +111,10 @@ def check(records: Records, like: Records, num_labels: int) -> None:
         raise InvalidInput("records.inputs", shape_text(like.inputs), shape_text(records.inputs))
     if records.inputs.dtype.kind == "f" and not np.isfinite(records.inputs).all():
         raise InvalidInput("records.inputs", "finite", "NaN or infinity")
-    if (records.persons is None) != (like.persons is None):
-        rule = "given where the unit of privacy is a person, and only there"
-        raise InvalidInput("records.persons", rule, "another unit")
+    if records.persons is None and like.persons is not None:
+        raise InvalidInput.missing("records.persons", "the unit of privacy is a person")
+    if records.persons is not None and like.persons is None:
+        raise InvalidInput.needless("records.persons", "the unit of privacy is a row")
     columns = {"labels": records.labels, "ids": records.ids, "persons": records.owners}
     for name, values in columns.items():
         if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:

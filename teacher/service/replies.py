@@ -27,8 +27,7 @@ REFUSALS = {
     "forbidden": (403, "this key's role does not allow the request."),
     "quota_reached": (
         403,
-        "the request asks more new queries than this key may still be charged for. "
-        "Nothing more was charged.",
+        "this key has fewer new queries left than the request asks for. Nothing more was charged.",
     ),
     "unknown_job": (404, "there is no such job of this key. Send the request again."),
     "not_found": (404, "there is nothing at this address."),

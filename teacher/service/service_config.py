@@ -64,16 +64,16 @@ class ServiceConfig:
             if not least <= value <= most:
                 raise InvalidInput(f"service.{name}", f"from {least:g} to {most:.10g}", value)
         if (self.certfile is None) != (self.keyfile is None):
-            files = self.certfile, self.keyfile
-            raise InvalidInput("service.certfile, keyfile", "given together", files)
+            lacking = "certfile" if self.certfile is None else "keyfile"
+            why = "a certificate and its key are needed together"
+            raise InvalidInput.missing(f"service.{lacking}", why)
         try:  # a name of this machine that needs no name server
             host = "127.0.0.1" if self.host == "localhost" else self.host.strip("[]")
             loopback = ipaddress.ip_address(host).is_loopback
         except ValueError:
             loopback = False
         if self.certfile is None and not loopback:
-            rule = "given for an address that others can reach"
-            raise InvalidInput("service.certfile", rule, None)
+            raise InvalidInput.missing("service.certfile", "others can reach this address")
 
 
 @dataclass(frozen=True)

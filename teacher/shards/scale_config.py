@@ -37,10 +37,11 @@ class ScaleConfig:
     def __post_init__(self) -> None:
         least, address = int(self.backend == "ray"), self.ray_address
         shards = f"from {least} to {MAX_SHARDS} for {self.backend}"
+        if address is not None and self.backend == "local":
+            raise InvalidInput.needless("scale.ray_address", "only the backend ray uses it")
         for name, fits, rule in (
             ("backend", self.backend in ("local", "ray"), "local or ray"),
             ("shards", least <= self.shards <= MAX_SHARDS, shards),
-            ("ray_address", address is None or least, "left out without the backend ray"),
             ("ray_address", address is None or ADDRESS.fullmatch(address), "a head's HOST:PORT"),
             ("threads", 1 <= self.threads <= 1024, "from 1 to 1024"),
             ("gpus", 0 < self.gpus <= 1 or self.gpus in range(1, 17), "a share, or 1 to 16"),

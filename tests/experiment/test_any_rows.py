@@ -36,9 +36,9 @@ def folder(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("more", "said", "shape"),
     [
-        ([], "8 axes, which suit them", (8, 8)),
+        ([], "8 axes instead of", (8, 8)),
         ([{"records": 100, "features": "fourier", "axes": 6}], "6 axes of fourier", (1024, 6)),
-        ([{"records": 100, "features": "raw", "axes": 5}], "5 axes, which suit them", (8, 5)),
+        ([{"records": 100, "features": "raw", "axes": 5}], "5 axes instead of", (8, 5)),
     ],
     ids=["other axes", "rehearsed features", "rehearsed axes"],
 )
@@ -49,7 +49,7 @@ def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(
     surer = {"mechanism": LINEAR | {"noise_multiplier": 7.0}, "features": "raw"}
     tiny.configure(**SETTINGS | surer | {"by_count": more})
     assert pipeline.main(list(checks.RUN[:-1])) == 0
-    assert f"(expected_records), so the next ones have {said}" in capsys.readouterr().err
+    assert f"(expected_records). The next sums use {said}" in capsys.readouterr().err
     out = RunFolder(Path("out"))
     first, counted = (out.extractor(f"round_1/{name}") for name in (FEATURES, COUNTED))
     assert [spec.projection().shape for spec in (first, counted)] == [(8, 3), shape]  # type: ignore[union-attr]

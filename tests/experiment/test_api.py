@@ -117,7 +117,11 @@ def test_methods_are_compared_and_what_privacy_costs_stands_beside_them() -> Non
         ({"custody": None}, InvalidInput, "`custody` must be the custodian's directory"),
         ({"data": None}, InvalidInput, "`data` must be labelwall.Data("),
         ({"students": {}}, LabelwallError, "Did you mean `student`?"),
-        ({"data": lw.Data(SPLITS["private"])}, InvalidInput, "`public` must be given"),
+        (
+            {"data": lw.Data(SPLITS["private"])},
+            InvalidInput,
+            "Give `public`: a run needs these rows.",
+        ),
         ({"data": lw.Data("here", SPLITS["public"][0])}, InvalidInput, "`public` must be a path"),
         ({"data": lw.Data("absent.npz")}, MissingData, "`data` must be an existing file"),
         (

@@ -113,7 +113,7 @@ def test_images_by_shapes(folder: Path, capsys) -> None:
     said = "".join(capsys.readouterr())
     check_told(said, "200 public images are drawn: shapes that cover one another")
     assert summary()["test_accuracy"] > 0.8
-    check_one_error(["run", *named(places), "--refine"], "left out with public: shapes", capsys)
+    check_one_error(["run", *named(places), "--refine"], "Leave out `refine`: drawn images", capsys)
 
 
 def test_what_can_not_be_drawn_is_one_line(tables: dict[str, str], capsys) -> None:
@@ -123,6 +123,8 @@ def test_what_can_not_be_drawn_is_one_line(tables: dict[str, str], capsys) -> No
     check_one_error([*one, "--data.categories", "{x0: [[1]]}"], "`data.categories`", capsys)
     check_one_error([*one, "--data.ranges", "[x0]"], "`data.ranges`", capsys)
     del tables["test"]
-    check_one_error(["run", *named(tables), *DECLARED], "`data.ranges` must be given", capsys)
+    check_one_error(
+        ["run", *named(tables), *DECLARED], "Give `data.ranges`: without test rows", capsys
+    )
     one = ["run", "--data", "data.npz", "--public", "box"]
     check_one_error(one, "`data.public` must be a place of public rows", capsys)

@@ -135,7 +135,7 @@ def test_a_mistake_is_one_line_and_the_group_is_no_part_of_the_budgets_rows(fram
     assert not Path("a.csv.custodian").exists()
     with pytest.raises(InvalidInput, match=r"model\.evaluate"):
         DataConfig("arrays", path="data.npz", group="group")
-    with pytest.raises(InvalidInput, match="left out with labels: value"):
+    with pytest.raises(InvalidInput, match=r"Leave out `data.group`: values have"):
         DataConfig("table", private="a.csv", group="group", labels="value", bounds=[0, 1])
     named = DataConfig("table", private="a.csv", public="b.csv", group="group")
     assert identity(named) == identity(DataConfig("table", private="a.csv", public="b.csv"))

@@ -112,7 +112,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(folder, capsys):
     assert records("add", "--rows", "more.npz", "--dry_run") == 0
     out = capsys.readouterr().out
     assert "4 rows, 2 usable" in out
-    assert "1 of the usable have an id that is present" in out
+    assert "1 usable row has an id that is already in use" in out
     assert out.endswith("dry run: nothing was changed\n")
     assert records("remove", "--ids", "1003", "--dry_run") == 0
     assert "1 ids, 1 of them present\ndry run" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_a_mistake_is_one_clear_line_and_changes_nothing(folder, capsys):
 
 
 def test_who_removes_a_row_by_its_place_is_told_to_leave_it_there(folder, capsys):
-    line = "an id is a row's place: leave the row there"
+    line = "ids are row numbers here. Do not delete the row"
     assert records("remove", "--ids", "1005", "--dry_run") == 0
     assert line not in capsys.readouterr().out
     arrays = stored("data.npz")

@@ -61,7 +61,7 @@ OPTIONS = [
     ("run", ["--student.backbone", "small_cnn"], "backbone"),
     ("run", ["--features", "hog"], "hog"),
     ("run", ["--features", "timm/test_efficientnet"], "timm/NAME for images"),
-    ("run", ["--weights", "x"], "`weights` must be"),
+    ("run", ["--weights", "x"], "Leave out `weights`: only `features: timm/NAME` reads them."),
     ("run", NETWORKS, "scale.shards"),
     ("serve", ["--port", "8470"], "Did you mean `service.port`?"),
     ("serve", EACH, "`scale.shards` must be 0 with service.budget"),
@@ -100,7 +100,11 @@ def test_a_count_of_rounds_in_a_file() -> None:
 
 
 def test_without_rows_the_line_asks_for_rows(capsys) -> None:
-    check_one_error(["run", "--student.steps", "40"], "`private` must be given", capsys)
+    check_one_error(
+        ["run", "--student.steps", "40"],
+        "Give `private`: there is no --data FILE with all rows.",
+        capsys,
+    )
 
 
 def test_a_name_that_is_misspelt_is_told_before_what_is_missing(capsys) -> None:

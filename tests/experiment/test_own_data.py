@@ -176,7 +176,7 @@ def test_the_price_comes_after_how_each_column_is_read(tmp_path: Path, capsys) -
     lines = capsys.readouterr().err.splitlines()
     assert lines[:4] == known
     assert lines[4].startswith("price: ")
-    assert "no test row is of t: no accuracy tells of these classes" in lines
+    assert "there are no test rows of t, so accuracy says nothing about these classes" in lines
     assert summary("out")["test_accuracy"] > 0.9
     assert pipeline.main(["plan", *places, *method]) == 0
     assert capsys.readouterr().err.splitlines()[:4] == known

@@ -69,4 +69,4 @@ def test_records_come_and_persons_go(folder: Path, capsys) -> None:
     assert "the ledger was begun for privacy.unit: person" in text
     rows = ("--privacy.unit", "row", "--persons", "a")
     text = shown(capsys, "records", "remove", *WHERE, *rows, code=2)
-    assert "`persons` must be left out where privacy.unit is row" in text
+    assert "Leave out `persons`: privacy.unit is row." in text

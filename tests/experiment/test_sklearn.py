@@ -105,7 +105,7 @@ def test_a_step_that_learns_from_all_rows_is_refused_before_the_estimator() -> N
         ({"custody": None}, "`custody` must be the custodian's directory"),
         ({"settings": {"students": {}}}, "Did you mean `student`?"),
         ({"y": np.zeros(240, int)}, "`y` must be -1 in at least one row"),
-        ({"y": np.zeros(3, int)}, "`y` must be given: a label, or -1, for each row"),
+        ({"y": np.zeros(3, int)}, "Give `y`: it has a label, or -1, for each row."),
         ({"X": [["a private cell"]] * 240}, "`X` must be an array of numbers, or a data frame"),
         ({"X": np.full((240, 2), "secret", object)}, "`private_x` must be an array of numbers"),
     ],

@@ -188,7 +188,7 @@ def test_records_as_guessed_or_said_to_be_few_stop_nothing(folder, capsys) -> No
             capsys, "run", "--config", "config.yaml", "--run_dir", place, *more, *QUICK,
             "--custodian_dir", f"{place}.custody",
         )  # fmt: skip
-        assert ("do not show above the noise of a count" in told) == (epsilon == "1")
+        assert ("(expected_records) cannot be seen" in told) == (epsilon == "1")
         assert not Path(place, "stopped.json").exists()
 
 

@@ -112,7 +112,7 @@ def test_a_comparison_wants_test_rows(capsys) -> None:
     tiny.write()
     tiny.change(test_x=None, test_y=None)
     command = ["compare", "--data", "data.npz", "--methods", "gnmax", "--out", "out"]
-    check_one_error(command, "`data.test` must be given: methods are compared on it", capsys)
+    check_one_error(command, "Give `data.test`: methods are compared on it.", capsys)
     assert not Path("out.custodian").exists()
 
 

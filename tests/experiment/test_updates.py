@@ -125,7 +125,7 @@ def test_a_killed_update_continues_at_no_second_charge(finished, monkeypatch, ki
     [
         ({"mechanism": {"kind": "reverse_knn"}}, "with more private_linear"),
         ({"budget": {"epsilon": 1.0, "periods": 0}}, "budget.periods"),
-        ({"budget": {"epsilon": 1.0, "reserve": 0.5}}, "given with budget.periods above 1"),
+        ({"budget": {"epsilon": 1.0, "reserve": 0.5}}, "`budget.periods` is 1"),
         ({"scale": {"shards": 2}}, "1 with scale.shards"),
     ],
 )

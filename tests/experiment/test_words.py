@@ -73,7 +73,7 @@ def test_the_analyst_needs_no_private_rows(table: list[str], capsys) -> None:
     assert config.open
     assert config.data.private is None
     assert given.name == Path.cwd().name
-    check_one_error(["run", *analyst], "`private` must be given", capsys)
+    check_one_error(["run", *analyst], "Give `private`: there is no --data FILE", capsys)
 
 
 def test_missing_private_rows_are_noticed_before_the_rehearsal(table: list[str], capsys) -> None:
@@ -161,7 +161,9 @@ def test_help_says_the_defaults_of_own_data(capsys) -> None:
     with pytest.raises(SystemExit):
         pipeline.main(["run", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "(default: private_knn; of your own data: auto, where 100 rows have labels)" in said
+    assert (
+        "(default: private_knn; of your own data: auto, if at least 100 rows have labels)" in said
+    )
 
 
 def test_columns_that_are_not_listed_are_counted(capsys) -> None:

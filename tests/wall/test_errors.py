@@ -1,5 +1,7 @@
 """The one line that a user sees."""
 
+import pickle
+
 import pytest
 
 from labelwall.wall.errors import LONGEST, LONGEST_TEXT, InvalidInput, LabelwallError
@@ -18,6 +20,21 @@ def test_a_long_value_is_cut(value):
 @pytest.mark.parametrize("value", ["x" * LONGEST, 3, None, ["a"], "a\nb"])
 def test_a_short_value_is_shown_as_it_is(value):
     assert str(InvalidInput("a", "b", value)) == f"`a` must be b. Found {value!r}."
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (InvalidInput.needless("a.b", "it has c"), "Leave out `a.b`: it has c."),
+        (InvalidInput.needless("a", "it has c", "Or d."), "Leave out `a`: it has c. Or d."),
+        (InvalidInput.missing("a", "c needs it", "Or d."), "Give `a`: c needs it. Or d."),
+        (InvalidInput("a", "b", 1, "Or d.", text="Not a."), "Not a. Or d."),
+    ],
+)
+def test_what_has_to_be_left_out_or_given_is_said_with_the_reason(error, text):
+    again = pickle.loads(pickle.dumps(error))
+    assert str(error) == str(again) == text
+    assert vars(error) == vars(again)
 
 
 def test_no_text_quotes_a_whole_file():

@@ -168,17 +168,20 @@ class DataConfig:
         if self.source == "arrays" and self.path and os.path.isdir(self.path):
             require_apart(**{f"{n}_x": os.path.join(self.path, f"{n}_x.npy") for n in SPLITS})
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
-            rule = "'[low, high]' with labels: value, such as '[0, 110]', and left out with others"
+            if self.labels != "value":
+                raise InvalidInput.needless("data.bounds", "only `labels: value` has bounds")
+            rule = "'[low, high]' with labels: value, such as '[0, 110]'"
             raise InvalidInput("data.bounds", rule, self.bounds)
         kind = self.declared_labels.kind  # raises if names or bounds break its rules
         if kind not in facts.kinds:
             rule = f"{' or '.join(facts.kinds)} for the source {self.source!r}"
             raise InvalidInput("data.labels", rule, self.labels)
         if self.group and self.source != "table" and not (self.source == "folder" and self.test):
-            rule = "left out but for tables and test folders: model.evaluate takes groups of others"
-            raise InvalidInput("data.group", rule, self.group)
+            why = "only tables and image folders with test rows have groups"
+            cure = "In Python use `model.evaluate(groups=...)`."
+            raise InvalidInput.needless("data.group", why, cure)
         if self.group and self.labels == "value":
-            raise InvalidInput("data.group", "left out with labels: value", self.group)
+            raise InvalidInput.needless("data.group", "values have no measures by group")
         if not 4 <= self.image_size <= 1024:
             raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
         if self.white is not None and not 0 < self.white < math.inf:
@@ -226,7 +229,8 @@ class DataConfig:
             raise InvalidInput("data.drawn", f"from 100 to {MOST_DRAWN:,} rows", self.drawn)
         for name in ("ranges", "categories"):
             if vars(self)[name] and self.public != BOX:
-                raise InvalidInput(f"data.{name}", f"left out without public: {BOX}", self.public)
+                why = f"only `public: {BOX}` draws rows by it"
+                raise InvalidInput.needless(f"data.{name}", why)
 
     def require_public(self, name: str, path: str | Path) -> None:
         """Raise InvalidInput if a place of PUBLIC rows is, holds or lies in the private one."""

@@ -40,9 +40,9 @@ def box_cells(config: DataConfig, test: Cells) -> dict[str, np.ndarray]:
     """
     ranges, categories = config.ranges, config.categories
     if not (test or ranges or categories):
-        rule = f"given with public: {BOX} without test rows, [low, high] by the column's name"
+        why = f"without test rows `public: {BOX}` needs [low, high] by the column's name"
         cure = "Categories: --data.categories '{NAME: [a, b]}'."
-        raise InvalidInput("data.ranges", rule, ranges, cure)
+        raise InvalidInput.missing("data.ranges", why, cure)
     for name in ("ranges", "categories") if test else ():
         require_known(f"data.{name}", vars(config)[name], test, "columns of the test rows")
     if both := [*ranges.keys() & categories.keys()]:

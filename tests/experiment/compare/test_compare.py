@@ -144,15 +144,21 @@ def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, ca
     ("change", "mentioned"),
     [
         (("50.0, mechanism: {kind: rev", "0.1, mechanism: {kind: rev"), "budget.epsilon"),
-        (("name: LNMAX", "name: reverse kNN"), "share a folder"),
+        (("name: LNMAX", "name: reverse kNN"), "two cells have the same folder. Rename a method."),
         (("    epsilons: [8.0]\n", ""), "epsilons"),
         (("reference: true_labels", "epsilons: [1.0]"), "one of them"),
-        (("reference: true_labels", "reference: true_labels\n    rehearsed: true"), "but for a"),
+        (
+            ("reference: true_labels", "reference: true_labels\n    rehearsed: true"),
+            "only a baseline has it",
+        ),
         (("rounds: [{queries: 12}]", "rounds: [{}]"), "rounds.queries"),
         (("batch_size: 50", "batch_size: 201"), "baseline.batch_size"),
         (("kind: dp_naive_bayes", "kind: dp_forest, trees: 0"), "baseline.trees"),
         (("kind: dp_naive_bayes", "kind: dp_bayes"), "dp_bayes"),
-        (("seeds: [0, 1]", "privacy: {unit: person}"), "left out with privacy.unit: person"),
+        (
+            ("seeds: [0, 1]", "privacy: {unit: person}"),
+            "its epsilon is for one row, and privacy.unit is person",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_run(folder, capsys, change, mentioned) -> None:
@@ -309,7 +315,7 @@ def test_all_combinations_of_swept_settings_by_name(tables: Path) -> None:
         ("gnmax --sweep mechanism.k 3", "unknown setting `mechanism.k`"),
         ("gnmax --sweep mechanism.teachers", "`sweep[mechanism.teachers]` must be a list"),
         ("auto --sweep mechanism.k 3", "It chooses its mechanism's settings by itself."),
-        ("linear_noisy_sgd --sweep student.steps 3", "`sweep` must be left out"),
+        ("linear_noisy_sgd --sweep student.steps 3", "Leave out `sweep`: none of the methods"),
     ],
 )
 def test_a_sweep_that_compares_nothing_is_one_line(tables: Path, words, mentioned, capsys) -> None:
@@ -327,9 +333,9 @@ OWN_MISTAKES = {
     "--methods noisy_sgd": "`methods` must be some of auto",  # of images
     "--epsilon -1": "epsilon",
     "--epsilon much": "--epsilon",
-    "--custodian_dir there": "`custodian_dir` must be left out",
+    "--custodian_dir there": "Leave out `custodian_dir`: each cell",
     "--data missing.npz": "`data` must be an existing file",
-    "--private a.csv": "`private` must be left out with --data",
+    "--private a.csv": "Leave out `private`: --data has all rows.",
 }
 
 

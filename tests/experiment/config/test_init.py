@@ -194,10 +194,10 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
 @pytest.mark.parametrize(
     ("options", "mentioned"),
     [
-        ([], "`private` must be given"),
+        ([], "Give `private`: there is no --data FILE"),
         (["--private", "../a", "--public", "."], "--data.classes '[a, b]'"),
-        (["--private", "a", "--test", "."], "`public` must be given"),
-        (["--private", "a", "--data", "b.npz"], "`private` must be left out with --data"),
+        (["--private", "a", "--test", "."], "Give `public`: there is no"),
+        (["--private", "a", "--data", "b.npz"], "Leave out `private`: --data has all rows."),
         (["--data", "nowhere.npz"], "`data` must be an existing"),
         (["--data", __file__], "`data` must be an npz, CSV, parquet or DuckDB file"),
         (["--private", "a", "--public", "b", "--test", "c"], "`public` must be an exist"),
@@ -253,7 +253,9 @@ def test_balanced_is_refused_where_no_classifier_of_classes_is_released(folder, 
     tiny.write()
     row = ["plan", "--data", "data.npz", "--balanced"]
     given = ["--mechanism.kind", "private_knn", "--rounds", "[{queries: 5}]"]
-    check_one_error([*row, *given], "`balanced` must be left out but for classes by", capsys)
+    check_one_error(
+        [*row, *given], "Leave out `balanced`: it needs classes and `private_linear`.", capsys
+    )
     among = ["--mechanism.kind", "auto", "--mechanism.among", "reverse_knn"]
     check_one_error([*row, *among], "one of private_linear with --balanced.", capsys)
     assert parse(["--data", "data.npz", "--balanced"])[0].balanced
@@ -275,4 +277,4 @@ def test_refine_takes_the_features_network_as_the_student(
     assert len(written(*named(image_folders), "--refine", out="many.yaml")["rounds"]) == 2
     tiny.write()
     assert pipeline.main(["plan", "--data", "data.npz", "--refine"]) == 2
-    assert "`refine` must be left out" in capsys.readouterr().err
+    assert "Leave out `refine`: the rows are no images." in capsys.readouterr().err

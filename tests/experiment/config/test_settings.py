@@ -93,7 +93,7 @@ UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
         (RUN, ["--box", "[[low, 1]]"], "`box` must be a valid number. Found 'low'"),
         (RUN, ["--seed"], "`--seed` must have a value"),
         (RUN, ["4"], "unexpected argument '4'"),
-        ("", [], "`rounds` must be given"),
+        ("", [], "Give `rounds`: it has no default."),
         ("", ["--config", "nowhere.yaml"], "existing YAML file. Found 'nowhere.yaml'"),
         ("", ["--config", "broken.yaml"], "must be a YAML file"),
         ("budget: {epsilon: 8.0}\n", [], "c.yaml: `budget` is given twice, .* line 4"),

@@ -128,8 +128,11 @@ def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos):
     ("data", "rule"),
     [
         ({}, "`privacy.unit` must be row for the source 'mnist5k'"),
-        ({"source": "table"}, "`data.person` must be given with privacy.unit: person"),
-        ({"source": "arrays", "person": "who"}, "`data.person` must be empty for arrays"),
+        ({"source": "table"}, "Give `data.person`: privacy.unit is person."),
+        (
+            {"source": "arrays", "person": "who"},
+            "Leave out `data.person`: arrays have persons in private_person.",
+        ),
     ],
 )
 def test_a_data_set_that_names_no_persons_is_refused(data, rule):

@@ -62,7 +62,7 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(tmp_
     with clients(made, "ann", "bob") as (ann, bob):
         ann.answer(Queries(rows(25, 1)))
         before = Ledger(place).state.head
-        with pytest.raises(Refused, match="more new queries") as refusal:
+        with pytest.raises(Refused, match="fewer new queries left") as refusal:
             ann.answer(Queries(rows(40, 2)))
         assert refusal.value.code == "quota_reached"
         assert Ledger(place).state.head == before
@@ -83,7 +83,7 @@ def test_a_matrix_counts_against_a_keys_cap(tmp_path):
     one, other = (Cells(np.full((5, DIMENSIONS), entry, np.int8)) for entry in (1, 2))
     with clients(tiny.make(tmp_path, mechanism=mechanism, quota=1), "ann") as ann:
         assert ann.count(one).receipt.served == 0
-        with pytest.raises(Refused, match="more new queries"):
+        with pytest.raises(Refused, match="fewer new queries left"):
             ann.count(other)
         assert ann.count(one).receipt.served == 1
 

@@ -95,7 +95,7 @@ def test_columns_without_a_declaration_are_those_of_the_test_rows(tmp_path: Path
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"ranges": {}, "categories": {}}, "`data.ranges` must be given"),
+        ({"ranges": {}, "categories": {}}, "Give `data.ranges`: without test rows"),
         ({"ranges": {"rent": ["2", "1"]}}, "low < high"),
         ({"ranges": {"rent": ["1", "1"]}}, "low < high"),
         ({"ranges": {"rent": ["1"]}}, "low < high"),
@@ -111,7 +111,7 @@ def test_columns_without_a_declaration_are_those_of_the_test_rows(tmp_path: Path
         ({"categories": {"zone": [str(n) for n in range(65)]}}, "2 to 64 different values"),
         ({"drawn": 3}, "from 100 to 100,000"),
         ({"public": "shapes"}, "`data.public`"),
-        ({"public": "public.csv"}, "left out without public: box"),
+        ({"public": "public.csv"}, "only `public: box` draws"),
         ({"classes": []}, "`data.classes`"),
     ],
 )
