@@ -68,6 +68,11 @@ class FirstFeatures:
             raise InvalidInput("whiten", "0 with features: box", self.whiten)
 
 
+def student_beside(student: StudentConfig, features: str) -> StudentConfig:
+    """What a student's backbone ``auto`` becomes beside ``features`` of a configuration."""
+    return student.beside(network=features in IMAGENET or features.startswith(TIMM))
+
+
 @dataclass(frozen=True, kw_only=True)
 class CountedPlan:
     """What suits other records than were guessed, by a rehearsal.

@@ -24,8 +24,8 @@ class StudentConfig:
         backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
             (one layer on feature vectors, or on the first round's network, which stays as it is),
             pretrained (the first round's network, such as features: efficientnet_lite2_stages,
-            whose last blocks learn; its features go back), timm/NAME (fresh weights), auto (linear
-            on a network's features, small_cnn beside hog).
+            whose last blocks learn; its features go back), timm/NAME (fresh weights), auto (one
+            supervised layer on a network's features, small_cnn beside hog).
         objective: supervised (released labels alone), vat (Miyato et al. 2018), uda (Xie et al.
             2019) or fixmatch (Sohn et al. 2020, on noisy labels: targets are released labels and,
             more and more, what the averaged student says).
@@ -110,11 +110,11 @@ class StudentConfig:
         exact = self.precision == "32-true" or not objective.exact
         self._require("precision", exact, f"32-true with objective {objective.name}")
 
-    def beside(self, features: str) -> "StudentConfig":
-        """What ``auto`` becomes beside the first ``features``, as a configuration names them."""
+    def beside(self, *, network: bool) -> "StudentConfig":
+        """What ``auto`` becomes beside first features that are a network's, or are not."""
         if self.backbone != BY_FEATURES:
             return self
-        if features in ("auto", "hog"):
+        if not network:
             return replace(self, backbone="small_cnn")
         one_layer = replace(self, backbone="linear", steps=LINEAR_STEPS)
         return replace(one_layer, objective="supervised", augment="none")

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...student.public_settings import STAGES
+from ...student.student_config import BY_FEATURES
 from ...teacher.baselines.baseline_settings import BASELINES
 from ...teacher.custody.solver import solved, solved_numbers
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS, mechanism_class
@@ -73,10 +74,20 @@ def _by_budget(given: Namespace, files: Settings, dotted: Settings) -> dict[floa
     budgets = [1.0] if given.epsilon is None else given.epsilon
     if not budgets:
         raise InvalidInput("epsilon", "at least one budget", budgets)
-    return {
+    found = {
         epsilon: settings_by(Namespace(**{**vars(given), "epsilon": epsilon}), files, dotted)
         for epsilon in budgets
     }
+    # All methods have one student
+    alike = {"student": {"backbone": "small_cnn"}}
+    return {
+        epsilon: merged(settings, alike if _by_features(settings) else {})
+        for epsilon, settings in found.items()
+    }
+
+
+def _by_features(settings: Settings) -> bool:
+    return settings.get("student", {}).get("backbone") == BY_FEATURES
 
 
 def _known(config: Config, rehearsed: bool) -> list[str]:

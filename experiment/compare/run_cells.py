@@ -414,7 +414,7 @@ def _reference(config: Config, reference: Reference, bench: Bench, folder: Path)
     """A student without privacy, of all private rows and labels or of the public rows' true
     labels.
     """
-    space, public, student = bench.task.labels, bench.public, config.student.beside(config.features)
+    space, public, student = bench.task.labels, bench.public, config.student
     tests = public.test_inputs
     if reference == "non_private":
         records = open_records(config.data, bench.task, unit=config.privacy.unit)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
-from ...student.public_settings import PublicSide
-from ...student.student_config import BY_FEATURES
+from ...student.public_settings import PublicSide, student_beside
 from ...teacher.custody.private_settings import PrivateSide
 from ...teacher.custody.schedule import Schedule
 from ...wall.datasets.texts import HASHED
@@ -19,7 +18,8 @@ class Config(PrivateSide, PublicSide):
     """One experiment: its entry takes all of it, and hands on what each side needs."""
 
     def __post_init__(self) -> None:
-        _ = self.private_side(), self.public_side()  # each raises InvalidInput by its own rules
+        # Each raises InvalidInput by its own rules
+        _ = self._part(PrivateSide), self._part(PublicSide)
         asked = [m for m in self.schedule.mechanisms() if not m.open and not m.scores]
         linear = all(isinstance(mechanism.query_form, SumsForm) for mechanism in asked)
         if self.balanced and not (linear and self.data.labels == "class"):
@@ -29,10 +29,12 @@ class Config(PrivateSide, PublicSide):
         return self._part(PrivateSide)
 
     def public_side(self) -> PublicSide:
-        side = self._part(PublicSide)
-        if self.features == "auto":  # a rehearsal decides both
-            return side
-        return replace(side, student=self.student.beside(self.features))
+        return self.settled()._part(PublicSide)
+
+    def settled(self) -> Self:
+        """With the student that `auto` stands for, unless a rehearsal decides it."""
+        student = student_beside(self.student, self.features)
+        return self if self.open or student == self.student else replace(self, student=student)
 
     def _part(self, side: type[Part]) -> Part:
         return side(**{entry.name: getattr(self, entry.name) for entry in fields(side)})
@@ -66,5 +68,5 @@ class Config(PrivateSide, PublicSide):
             box=self.box if fixed else known.box,
             whiten=self.whiten or known.whiten,
             by_count=self.by_count if fixed else known.by_count,
-            student=known.student if self.student.backbone == BY_FEATURES else self.student,
+            student=student_beside(self.student, self.features if fixed else known.features),
         )

@@ -98,6 +98,7 @@ SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.
 MIN_SIDE, MAX_SIDE = 16, 96
+TRAINING = {"backbone", "objective", "augment", "steps"}  # what a kind of student decides
 PHOTOGRAPH = 32  # side from which grey images are read as colours, for networks of photographs
 LARGEST_DELTA = 1e-5
 
@@ -146,7 +147,8 @@ def own_settings(
         raise InvalidInput.needless("refine", why)
     loop = facts.rows >= MANY_IMAGES if refine else facts.kind == "grey"
     loop &= data.get("public") != SHAPES  # which teach no network
-    trained, rounds, given = {"student", "rounds"} & given.keys(), 2 if loop else 1, dict(given)
+    trained = "rounds" in given or TRAINING & groups["student"].keys()
+    rounds, given = 2 if loop else 1, dict(given)
     if isinstance(again := several(given.get("rounds")), list) and again != given.get("rounds"):
         rounds = len(again)
         del given["rounds"]

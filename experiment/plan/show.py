@@ -244,7 +244,7 @@ def sentence(optimum: Optimum[Any]) -> str:
 def reason(optimum: Optimum[Any]) -> str:
     """What was chosen, why, and from what rows."""
     text = f"{sentence(optimum)} From {_source(optimum)}; no private record was read."
-    if optimum.chosen.accuracy < optimum.frequent:
+    if not optimum.chosen.of_values and optimum.chosen.accuracy < optimum.frequent:
         text += (
             "\nwarning: always saying the most frequent class is right more often. Raise epsilon, "
             "or give expected_records if there are more private rows."

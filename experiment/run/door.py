@@ -37,6 +37,7 @@ def resumed(config: Config, folder: RunFolder) -> Config:
     Before the run began, only those of the same other settings. Raises LabelwallError where another
     configuration is recorded.
     """
+    config = config.settled()
     if not folder.config.exists():
         return config
     known, begun = load_config(folder.config), folder.ledger.exists()

@@ -66,7 +66,7 @@ def run(
     with console.timed("reading"):
         rows = public_rows(public, private.budget.delta, console)
     private.evaluate.require_two(rows.task.labels.kind, rows.task.labels.names)
-    _require_narrow(config, rows.task.input_shape)
+    _require_narrow(config, rows)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(
         private, rows.task, entropy, console, known, left_out=folder.left_out, isolate=isolate
@@ -83,19 +83,20 @@ def run(
         numbers = [r.number for r in rounds if r.period == period]
         console.expect(lambda: tried(public, rows.task, rows.data, numbers, rows.first))
         summary = run_rounds(teacher, rows, rounds, score, folder, console)
-    folder.hide_times(summary.date)
+    folder.hide_times()
     return summary
 
 
-def _require_narrow(config: Config, shape: tuple[int, ...]) -> None:
-    """Raise InvalidInput for vectors that no round projects and a teacher does not take."""
-    if len(shape) > 1 or shape[0] <= MAX_DIMENSIONS or config.whiten:
+def _require_narrow(config: Config, rows: PublicRows) -> None:
+    """Raise InvalidInput for vectors' features that no round projects and no teacher takes."""
+    if len(rows.task.input_shape) > 1 or config.whiten:
         return
-    for mechanism in config.schedule.mechanisms():
+    width = rows.features.plain(rows.first).shape[1]
+    for mechanism in config.schedule.mechanisms() if width > MAX_DIMENSIONS else ():
         basis = mechanism.query_form.basis
         if not mechanism.scores and (basis is None or not basis.count or basis.kind != "axes"):
             rule = f"at least 1 where {mechanism.kind} sees more than {MAX_DIMENSIONS} columns"
-            raise InvalidInput("whiten", rule, 0, f"The rows have {shape[0]}.")
+            raise InvalidInput("whiten", rule, 0, f"The rows have {width}.")
 
 
 def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicRows:

@@ -4,13 +4,13 @@ Nothing private enters it.
 """
 
 import os
+import time
 from contextlib import suppress
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
 from ...student.results import ShownRows, read
-from ...student.round_files import RoundFiles
+from ...student.round_files import BOARD, FEATURES, RoundFiles
 from ...teacher.accounting.plan import Plan
 from ...teacher.custody.recorded import read_state
 from ...teacher.ledger.state import LedgerState
@@ -44,15 +44,18 @@ class RunFolder(RoundFiles):
         if not writable:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
-    def hide_times(self, date: str) -> None:
-        """Give all files one time, the beginning of a ``date`` (ISO).
+    def hide_times(self) -> None:
+        """Give all files that the run wrote until now one time, which is now.
 
         The seconds between two sums depend on the number of private rows, and on which changed.
         """
-        beginning = datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()
-        for path in self.path.rglob("*"):
-            with suppress(PermissionError):  # somebody else's file
-                os.utime(path, (beginning, beginning), follow_symlinks=False)
+        own = (path for path in vars(self).values() if isinstance(path, Path) and path.is_file())
+        others = f"round_*/**/* {BOARD}/**/* ledger*.sqlite {FEATURES}".split()
+        found = (path for pattern in others for path in self.path.glob(pattern))
+        now = time.time()
+        for path in (*own, *found):
+            with suppress(OSError):
+                os.utime(path, (now, now), follow_symlinks=False)
 
     def shown_rows(self) -> ShownRows | None:
         """What a report shows of the public rows; None if that is missing or damaged."""

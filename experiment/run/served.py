@@ -87,7 +87,6 @@ def served(config: Config, plan: Plan, offered: ServedFeatures) -> Config:
             box=offered.box,
             whiten=config.whiten or offered.whiten,
             by_count=offered.by_count,
-            student=config.student.beside(offered.features),
         )
     return replace(
         config,

@@ -170,6 +170,8 @@ def test_more_columns_than_a_teacher_takes_are_asked_on_axes(
     checks.check_one_error([*checks.RUN, "--run_dir", "votes"], mentioned, capsys)
     assert not Path("other").exists()
     assert checks.run("--run_dir", "votes", "--whiten", "3") == 0
+    tiny.configure(custodian_dir="fourier", features="fourier")  # of 1,024 dimensions
+    assert checks.run("--run_dir", "fourier.run") == 0
 
 
 def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys) -> None:

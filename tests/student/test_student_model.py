@@ -235,5 +235,5 @@ def test_shares_of_rows_are_estimated_from_their_probabilities() -> None:
 def test_what_are_no_shares_is_refused(shares: object) -> None:
     with pytest.raises(InvalidInput, match="shares"):
         students.student("class", students.IMAGE).for_shares(shares)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="without classes"):
+    with pytest.raises(InvalidInput, match="this student has no classes"):
         students.student("attributes", students.IMAGE).for_shares([1.0])

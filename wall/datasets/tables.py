@@ -69,6 +69,7 @@ class TableFile:
     of_files: bool = False
     misfits: int = 0  # records of a CSV file that were left out
     unlabelled: int = 0  # test rows that were left out
+    nested: frozenset[str] = frozenset()  # columns of bytes or structures, which are no features
 
     def rows(self, chosen: np.ndarray) -> TableFile:
         """The ``chosen`` rows, bool [n]."""
@@ -192,20 +193,20 @@ def _arrow(field: str, path: Path) -> TableFile:
         raise InvalidInput(field, rule, str(path)) from error
     names = [unicodedata.normalize("NFC", name) for name in table.column_names]
     named = _columns(field, names)
-    if field in PUBLIC and (nested := [n for n, at in named.items() if _nested(table.column(at))]):
-        rule = "a table without columns of bytes or structures, as `datasets` keeps images"
-        cure = "Write images to folders, one for each class; leave such a column out of the file."
-        raise InvalidInput(field, rule, nested[0], cure)
     columns = {name: arrow_column(table.column(at)) for name, at in named.items()}
-    return TableFile(columns, np.arange(table.num_rows))
+    nested = frozenset(name for name, at in named.items() if _nested(table.column(at).type))
+    return TableFile(columns, np.arange(table.num_rows), nested=nested)
 
 
-def _nested(column: pyarrow.ChunkedArray) -> bool:
-    """Whether a column's cells, by its type, are bytes or structures, which are no features."""
+def _nested(kind: pyarrow.DataType) -> bool:
+    """Whether cells of such a type are bytes or structures, or lists of them."""
     from pyarrow import types
 
+    lists = types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_dictionary
+    if any(of(kind) for of in lists):
+        return _nested(kind.value_type)
     kinds = types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_struct
-    return any(of(column.type) for of in kinds)
+    return any(of(kind) for of in kinds)
 
 
 def arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
@@ -316,9 +317,8 @@ def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
 
 
 def _with_labels(config: DataConfig, test: TableFile) -> TableFile:
-    """The test rows that have a label, or all if none has."""
-    cells = texts(test.columns.get(config.label, np.array([])))
-    labelled = np.array([text.lower() not in NO_LABEL for text in cells], dtype=bool)
+    """The test rows whose label is not empty, or all if all are. Words such as none are classes."""
+    labelled = texts(test.columns.get(config.label, np.array([]))) != ""
     if not labelled.any():
         return test
     return replace(test.rows(labelled), unlabelled=int((~labelled).sum()))
@@ -343,6 +343,10 @@ def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
     if table.of_files:
         left_out = set(table.columns) - {FILES}
     columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
+    if nested := [name for name in columns if name in table.nested]:
+        rule = "a table without columns of bytes or structures, as `datasets` keeps images"
+        cure = f"Write images to folders, one for each class, or --data.ignore '[{nested[0]}]'."
+        raise InvalidInput("data.public", rule, nested[0], cure)
     if not columns or not len(table.places):
         rule = "a table with rows and columns of features, or a folder of texts"
         raise InvalidInput("data.public", rule, "none")
@@ -382,20 +386,20 @@ def _cells_of_drawn(config: DataConfig) -> dict[str, np.ndarray]:
 
 def labels_read(config: DataConfig) -> list[str]:
     """Lines about PUBLIC labels that are no class, or classes that look like two."""
-    if config.labels != "class":
-        return []
-    names, splits = describe(config).labels.names, _public_splits(config)
-    public = splits[0][1]
-    lines, folded = list[str](), Counter(name.casefold() for name in names)
-    if alike := [name for name in names if folded[name.casefold()] > 1]:
-        lines.append(f"these classes differ by their case alone: {listed(alike)}")
-    if len(names) > MANY and np.isfinite(_as_numbers(names)).any():
-        lines.append(as_values(len(names)))
-    lines += [
+    splits = _public_splits(config)
+    lines = [
         f"data.test: {table.unlabelled} rows without a label are left out"
         for _, table in splits
         if table.unlabelled
     ]
+    if config.labels != "class":
+        return lines
+    names, public = describe(config).labels.names, splits[0][1]
+    folded = Counter(name.casefold() for name in names)
+    if alike := [name for name in names if folded[name.casefold()] > 1]:
+        lines.append(f"these classes differ by their case alone: {listed(alike)}")
+    if len(names) > MANY and np.isfinite(_as_numbers(names)).any():
+        lines.append(as_values(len(names)))
     cells = texts(public.columns.get(config.label, np.array([])))
     known, given = code_of(names), [text for text in cells if text.lower() not in NO_LABEL]
     if given and not any(known(text) >= 0 for text in given):

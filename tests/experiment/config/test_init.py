@@ -12,7 +12,7 @@ from labelwall import pipeline
 from labelwall.experiment.config import own
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.own import default_delta, default_mechanism, look
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import load_config, to_yaml
 from labelwall.experiment.plan.planner import Choice, View
 from labelwall.experiment.plan.search import planned_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
@@ -165,6 +165,13 @@ def test_the_student_of_greys_follows_from_the_features_that_a_rehearsal_takes(
         config, _ = parse([*own, *given])
         assert config.student.backbone == "small_cnn"
         assert len(planned_config(config, choice).rounds) == len(config.rounds)
+    assert parse([*own, "--student.batch_labelled", "9"])[0].student.backbone == "auto"
+    config, _ = parse([*own, "--mechanism.kind", "gnmax"])
+    assert config.student.backbone == "small_cnn"  # no rehearsal
+    file = ["--config", str(tmp_path / "own.yaml")]
+    (tmp_path / "own.yaml").write_text(to_yaml(parse(own)[0]))
+    closed, _ = parse([*file, "--mechanism", "{kind: private_linear, steps: 3, axes: 2}"])
+    assert closed.public_side().student.backbone == "small_cnn"  # beside hog
 
 
 @pytest.mark.parametrize(

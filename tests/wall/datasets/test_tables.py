@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,11 +70,31 @@ def test_a_column_of_numbers_is_values_or_classes(tmp_path, suffix, settings, na
 def test_test_rows_without_a_label_are_left_out_and_said(tmp_path):
     config = DataConfig(**write_tables(tmp_path))
     before = read_public(config)
-    write_splits(tmp_path, {"test": [*LINES["test"], "1,2,", "3,4,n/a"]})
+    write_splits(tmp_path, {"test": [*LINES["test"], "1,2,", "3,4, "]})
     public = read_public(config)
     np.testing.assert_array_equal(public.test_inputs, before.test_inputs)
     np.testing.assert_array_equal(public.test_labels, before.test_labels)
     assert "data.test: 2 rows without a label are left out" in facts(config)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings"),
+    [
+        (["-1", "1"], {}),
+        (["none", "mild", "severe"], {}),
+        (["?", "na"], {"classes": ["?", "na"]}),
+        (["-1", "2"], {"labels": "value", "bounds": [-5.0, 5.0]}),
+    ],
+    ids=["signs", "a word for nothing", "declared", "values"],
+)
+def test_labels_that_look_like_none_stay(tmp_path, names, settings):
+    """Test rows name the classes; an empty label alone is none."""
+    rows = [f"{n},{names[n % len(names)]}" for n in range(60)]
+    files = write_splits(tmp_path, [*rows, "7,"], "x,label", "csv")
+    public = read_public(config := DataConfig(source="table", **files, **settings))
+    assert len(public.test_labels) == 60
+    assert len(set(public.test_labels.tolist())) == len(names)
+    assert "data.test: 1 rows without a label are left out" in facts(config)
 
 
 def test_numbers_with_a_decimal_comma_are_measured_and_whole_ones_may_be(tmp_path):
@@ -96,8 +117,11 @@ def test_images_in_a_table_are_refused(tmp_path, image):
     files = {name: str(tmp_path / f"{name}.parquet") for name in ("private", "public", "test")}
     for path in files.values():
         parquet.write_table(pyarrow.table({"image": [image] * 4, "label": [0, 1] * 2}), path)
+    config = DataConfig(source="table", **files)
     with pytest.raises(InvalidInput, match=r"bytes or structures.* Found 'image'. Write images to"):
-        describe(DataConfig(source="table", **files))
+        read_public(config)
+    with pytest.raises(InvalidInput, match="a table with rows and columns of features"):
+        read_public(replace(config, ignore=["image"]))
 
 
 MISTAKES = {

@@ -63,7 +63,7 @@ def embedder_of(monkeypatch):
     """Embedders of modules. An accelerator is stood for by the processor, under its name."""
 
     def make(module, device="cpu", fresh=None, workers=2):
-        monkeypatch.setattr(network, "load", lambda spec: module)
+        monkeypatch.setattr(network, "load_network", lambda spec: module)
         monkeypatch.setattr(network, "build", lambda name, **_: fresh or module)
         if not torch.accelerator.is_available():
             monkeypatch.setattr(network, "device_of", lambda name: torch.device("cpu"))
