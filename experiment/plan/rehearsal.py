@@ -268,7 +268,7 @@ class Rehearsal:
         for fold in range(tuning.FOLDS if self.settings.taught else 0):
             if (model := self._taught(view, form, fold)) is not None:
                 counted = len(model.inputs) / int((~self._asked(fold)).sum())
-                found.append(model.right * (min(counted, 1.0) if model.right > 0 else 1.0))
+                found.append(model.right * min(counted, 1.0))
         return float(np.mean(found)) if found else 0.0
 
     def _by_queries(

@@ -154,9 +154,8 @@ def search(
         optima = _optima(mechanisms, goal, rows, progress)
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
         more = _by_count(best, by_name, progress)
-        chosen = best.chosen
-        stage = by_name[chosen.view.features]
-        alone = stage.alone(chosen.view, chosen.mechanism.query_form)
+        view = best.chosen.view
+        alone = by_name[view.features].alone(view, best.chosen.mechanism.query_form)
     tried = [choice for optimum in optima for choice in optimum.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))

@@ -95,8 +95,8 @@ def _require_narrow(config: Config, rows: PublicRows) -> None:
     for mechanism in config.schedule.mechanisms() if width > MAX_DIMENSIONS else ():
         basis = mechanism.query_form.basis
         if not mechanism.scores and (basis is None or not basis.count or basis.kind != "axes"):
-            rule = f"at least 1 where {mechanism.kind} sees more than {MAX_DIMENSIONS} columns"
-            raise InvalidInput("whiten", rule, 0, f"The rows have {width}.")
+            rule = f"at least 1 where {mechanism.kind} sees more than {MAX_DIMENSIONS} features"
+            raise InvalidInput("whiten", rule, 0, f"A row has {width}.")
 
 
 def public_rows(settings: PublicSide, delta: float, console: Console) -> PublicRows:

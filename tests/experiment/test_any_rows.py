@@ -166,7 +166,7 @@ def test_more_columns_than_a_teacher_takes_are_asked_on_axes(
     assert checks.run("--public_labels", "train") == 0
     assert checks.summary()["baselines"]["no_privacy"] > 0.5
     tiny.configure(custodian_dir="other")
-    mentioned = "`whiten` must be at least 1 where private_knn sees more than 4000 columns"
+    mentioned = "`whiten` must be at least 1 where private_knn sees more than 4000 features"
     checks.check_one_error([*checks.RUN, "--run_dir", "votes"], mentioned, capsys)
     assert not Path("other").exists()
     assert checks.run("--run_dir", "votes", "--whiten", "3") == 0
