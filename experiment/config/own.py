@@ -26,10 +26,11 @@ from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets import readers
 from ...wall.datasets.data_config import BOX, SHAPES, SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
+from ...wall.datasets.image_labels import is_image, public_labels_of
 from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.labels import has_truth
+from ...wall.labels import LabelSpace, has_truth
 from .arguments import option
 from .settings import build, merged, several
 from .tuning import (
@@ -57,7 +58,8 @@ OWN: dict[str, Any] = {
     "public. Without it labelled public rows are held out where there are enough",
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
     "private, public and test",
-    "label": "name of a table's column with the label (default: label)",
+    "label": "name of the column with the label, of a table or of metadata.csv in each folder of "
+    "images (default: label)",
     "text": "name of a table's column of free text (columns of long texts are found by themselves)",
     "id": "name of a table's column with an id of each private row (default: record_id)",
     "split": "name of one table's column that says private, public or test (default: split)",
@@ -223,13 +225,15 @@ def rows_of(
     """The settings under ``data``. Raises InvalidInput unless the options name all of the rows, but
     for private ones that services have, ``apart``.
     """
-    table = {"source": "table", "label": own.get("label", "label"), **columns}
+    label = {"label": own["label"]} if "label" in own else {}
+    table = {"source": "table", "label": "label", **label, **columns}
+    images = {"source": "folder", **label, **columns}
     if "text" in own:
         table["text"] = [own["text"]]
     if "id" in own:
         table["id"] = own["id"]
     places = {name: own.get(name) for name in SPLITS}
-    drawn = {BOX: table, SHAPES: {"source": "folder", **columns}}.get(own.get("public", ""))
+    drawn = {BOX: table, SHAPES: images}.get(own.get("public", ""))
     if "data" in own:
         public = {} if drawn is None else {"public": own["public"]}
         for name in SPLITS:
@@ -266,7 +270,7 @@ def rows_of(
     if is_table(path) or is_text_folder(path):
         return table | absolute
     if path.is_dir():
-        return {"source": "folder", **columns, **absolute}
+        return images | absolute
     rule = "a folder with one folder of images or txt files a class, or a table"
     raise InvalidInput(shown, rule, str(path))
 
@@ -365,9 +369,9 @@ def look(data: dict[str, Any]) -> Findings:
     """The facts of the PUBLIC rows that settings under ``data`` name."""
     config = build(DataConfig, data, "data")
     require_unlinked(config)
-    names = describe(config).labels.names
+    space = describe(config).labels
     if data["source"] == "folder":
-        return _look_at_folders(config, names)
+        return _look_at_folders(config, space)
     public = read_public(config)
     rows, known = len(public.inputs), 0
     if public.labels is not None:
@@ -375,15 +379,15 @@ def look(data: dict[str, Any]) -> Findings:
     labelled = max(known, len(public.test_labels))
     if public.inputs.ndim == 4:
         kind = "colour" if public.inputs.shape[3] == 3 else "grey"
-        return Findings(kind, names, rows, labelled=labelled)
-    return Findings("vectors", names, rows, 0, public.inputs.shape[1], labelled)
+        return Findings(kind, space.names, rows, labelled=labelled)
+    return Findings("vectors", space.names, rows, 0, public.inputs.shape[1], labelled)
 
 
-def _look_at_folders(config: DataConfig, classes: Sequence[str]) -> Findings:
+def _look_at_folders(config: DataConfig, space: LabelSpace) -> Findings:
     test, name = Path(config.test) if config.test else None, "test" if config.draws else "public"
     if test is None and config.draws:
         kind = "grey" if config.channels == 1 else "colour"
-        return Findings(kind, tuple(classes), config.drawn, config.image_size)
+        return Findings(kind, space.names, config.drawn, config.image_size)
     public = readers.require_folder(name, getattr(config, name))
     paths = readers.image_files(name, public)
     test_rows, sides, modes, deep = 0, list[int](), set[str](), list[float]()
@@ -400,9 +404,10 @@ def _look_at_folders(config: DataConfig, classes: Sequence[str]) -> Findings:
         raise InvalidInput(name, "a folder with readable images", str(public))
     # A multiple of 4: networks halve the image twice.
     side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
-    labelled = int((readers.classes_of(paths, classes) >= 0).sum())
+    labels = public_labels_of(config, space, f"data.{name}", public, paths)
+    labelled = int(has_truth(labels).sum())
     if test is not None:
-        labelled = max(labelled, sum(readers.is_image(path) for path in list_files(test)))
+        labelled = max(labelled, sum(is_image(path) for path in list_files(test)))
     else:
         labelled -= (test_rows := held_out(labelled))
     kind = "grey" if modes <= readers.GREYS else "colour"
@@ -410,7 +415,7 @@ def _look_at_folders(config: DataConfig, classes: Sequence[str]) -> Findings:
     white = 2.0 ** max(8, int(most).bit_length()) - 1 if most > 1 else 1.0
     return Findings(
         kind=kind,
-        classes=tuple(classes),
+        classes=space.names,
         rows=config.drawn if config.draws else len(paths) - test_rows,
         image_size=side,
         labelled=labelled,

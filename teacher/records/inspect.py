@@ -13,7 +13,8 @@ from ...wall.datasets.columns import texts
 from ...wall.datasets.csv_files import read_lines
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
-from ...wall.datasets.readers import ATTRIBUTES, is_deep, is_image, modes
+from ...wall.datasets.image_labels import ATTRIBUTES, by_folders, cells_of, is_image
+from ...wall.datasets.readers import is_deep, modes
 from ...wall.datasets.sources import describe
 from ...wall.datasets.tables import encoding
 from ...wall.errors import shortened
@@ -80,7 +81,8 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         lines += ["", f"their labels, as written (classes: {', '.join(names)})"]
         for (label, reason), n in labels.most_common(SHOWN):
             alone = config.source == "folder" and not label
-            why = "images in no class's folder" if alone else REASONS[reason]
+            place = "in no class's folder" if by_folders(config) else "without a label"
+            why = f"images {place}" if alone else REASONS[reason]
             lines.append(f"  {n:>8}  {shortened(label)}: {why}")
         if len(labels) > SHOWN:
             lines.append(f"  and {len(labels) - SHOWN} more")
@@ -117,7 +119,7 @@ def _of_greys(folder: Path, images: np.ndarray) -> list[str]:
 def _written(config: DataConfig) -> np.ndarray:
     """Each row's label as its file has it: texts, object [n].
 
-    An image's label is its top folder, or its line of attributes.
+    An image's label is its top folder, or what a CSV file tells of it.
     """
     if config.source == "folder":
         root = Path(config.private or "")
@@ -126,6 +128,8 @@ def _written(config: DataConfig) -> np.ndarray:
             told = filter(None, read_lines(root / ATTRIBUTES)[1])
             lines = {path: ", ".join(cells) for path, *cells in told}
             return np.array([lines.get(path, "no line") for path in paths], dtype=object)
+        if not by_folders(config):
+            return np.array(cells_of("data.private", root, paths, config.label), dtype=object)
         return np.array([path.rpartition("/")[0].split("/")[0] for path in paths], dtype=object)
     if config.source == "arrays":
         return texts(required_member(config.path, LABELS))

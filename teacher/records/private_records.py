@@ -18,6 +18,7 @@ from ...wall.datasets import arrays, readers
 from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
+from ...wall.datasets.image_labels import is_image, labels_of, persons_of
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import (
     TableFile,
@@ -185,10 +186,10 @@ def ingest_more(
         if unit == "person" and not data.person:
             rule = "an npz file with private_person, as data.person names no folder"
             raise InvalidInput("rows", rule, "a folder")
-        size, _, channels = task.input_shape
-        given = DataConfig("folder", private=str(rows), image_size=size, person=data.person)
-        given = replace(given, channels=3 if channels == 3 else 1, white=data.white)
-        return ingest(given, task, progress, unit)
+        if data.source != "folder":
+            size, _, channels = task.input_shape
+            data = replace(data, source="folder", path=None, image_size=size, channels=channels)
+        return ingest(replace(data, private=str(rows)), task, progress, unit)
     if not rows.is_file():
         raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
     if not zipfile.is_zipfile(rows):
@@ -303,18 +304,18 @@ def _published(
 def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) -> tuple[int, Read]:
     root = readers.require_folder("data.private", config.private)
     files = list_files(root)
-    paths = [path for path in files if readers.is_image(path)]
+    paths = [path for path in files if is_image(path)]
 
     def read(block: slice) -> Ingested:
         chosen = paths[block]
         size, channels = config.image_size, config.channels
         images = readers.read_images(root, chosen, (size, size), channels, progress, config.white)
-        truth = readers.labels_of(task.labels, "data.private", root, chosen)
+        truth = labels_of(config, task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
         ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)
         persons, faults = None, {UNREADABLE: ~images.readable}
         if unit == "person":
-            named = readers.persons_of("data.private", root, chosen, config.person, task.labels)
+            named = persons_of(config, "data.private", root, chosen, config.person)
             persons = codes_of(named)
         judged = _judged(task, images.pixels, labels, ids, faults, persons)
         return replace(judged, other_files=len(files) - len(paths))

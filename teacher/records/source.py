@@ -9,7 +9,7 @@ from ...wall.datasets import arrays
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.databases import QUERY
 from ...wall.datasets.folders import list_files
-from ...wall.datasets.readers import attribute_lines
+from ...wall.datasets.image_labels import is_image, require_told
 from ...wall.datasets.sources import describe
 from .private_records import INPUTS, inputs_of
 
@@ -17,11 +17,11 @@ from .private_records import INPUTS, inputs_of
 def require_form(config: DataConfig) -> None:
     """Raise InvalidInput unless private rows have the form of the public ones.
 
-    That is an array's dtype and shape, and the header of a folder's attributes, whose file may be
-    missing (MissingData). No row is read.
+    That is an array's dtype and shape, and the header of the file that tells a folder's labels,
+    which may be missing (MissingData). No row is read.
     """
-    if config.source == "folder" and config.labels == "attributes" and config.private:
-        attribute_lines("data.private", Path(config.private))
+    if config.source == "folder" and config.private:
+        require_told(config, "data.private", Path(config.private))
     if config.source != "arrays" or not Path(config.path or "").exists():
         return  # a missing file is an error where it is read
     path = arrays.require_arrays(config.path)
@@ -30,8 +30,8 @@ def require_form(config: DataConfig) -> None:
 
 
 def source_digest(config: DataConfig) -> str:
-    """A hash (hex) of what ``stream_records`` numbers: names of an image folder's files, and size
-    and time of change of other files. Of a query another one each time: nothing tells what a server
+    """A hash (hex) of what ``stream_records`` numbers: names of images, and size and time of
+    change of other files. Of a query another one each time: nothing tells what a server
     holds. One for all published data sets, which do not change.
     """
     if config.source == "table" and Path(config.private or "").suffix.lower() == QUERY:
@@ -40,7 +40,7 @@ def source_digest(config: DataConfig) -> str:
     entries = list[tuple[object, ...]]()
     for place in places:
         for name in list_files(place) if place.is_dir() else [""]:
-            if config.source == "folder":
+            if config.source == "folder" and is_image(name):
                 entries.append((name,))
                 continue
             with suppress(OSError):

@@ -47,7 +47,7 @@ SOURCES = {
     "cifar10": SourceFacts(private_records=30_000),
     "celeba": SourceFacts(("attributes",), private_records=162_770),
     "market1501": SourceFacts(("attributes",), private_records=12_936, persons="published"),
-    "folder": SourceFacts(("class", "attributes"), persons="setting"),
+    "folder": SourceFacts(("class", "attributes", "value"), persons="setting"),
     "arrays": SourceFacts(("class", "attributes", "value"), persons="member"),
     "table": SourceFacts(("class", "value"), persons="setting"),
 }
@@ -76,7 +76,8 @@ class DataConfig:
             absent), for celeba and market1501 (always), fashion_mnist (derived from its classes),
             folder (attributes.csv in each folder: path, then 0 or 1 in a named column for each
             attribute) and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row
-            has a real number), for arrays (private_y, public_y, test_y of numbers, [n]).
+            has a real number), for tables, folder (metadata.csv in each folder) and arrays
+            (private_y, public_y, test_y of numbers, [n]).
         bounds: [low, high] of the values, public (their unit); a private row's value outside is
             moved to the bound. Declare them without looking at private rows.
         root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
@@ -98,7 +99,10 @@ class DataConfig:
             private_x, private_y, public_x; optional test_x and test_y, public_y, private_id. For
             table, with a split: one file with all rows, of which the public side uses the others.
         label: name of a table's column with the label. All other columns are features but the
-            split, the id and those to ignore; the public rows' mean and deviation scale them.
+            split, the id and those to ignore; the public rows' mean and deviation scale them. For
+            folder the name of a column in each folder's metadata.csv, whose column file_name, or
+            the first one, has the images' paths, with or without suffixes; without such a column
+            in a public folder the folders of the images are their labels.
         split: name of the column that says private, public or test of each row of the one file
             (its words are public); empty if each split has its own file.
         ignore: names of a table's columns that are no features.
@@ -114,12 +118,13 @@ class DataConfig:
             itself, or a folder with one; needs labelwall[text]). With mechanism: auto the better of
             that model and hashed, by rehearsal.
         person: where a private row's person is named, for privacy.unit: person: a table's column;
-            for image folders path (the folder below the class folder; the first folder if rows
-            have attributes) or the name of a CSV file in private, of lines of path and person;
-            empty for arrays, which have private_person.
+            for image folders a column of metadata.csv, path (the folder below the class folder;
+            the first folder if a CSV file tells the labels) or the name of a CSV file in private,
+            of lines of path and person; empty for arrays, which have private_person.
         group: name of a table's column by which the measures of the test rows are told, too, such
             as an age band or a scanner (public); it stays a feature unless ignore lists it. For
-            folder the name of a CSV file in test, of lines of path and group.
+            folder a column of metadata.csv, or the name of a CSV file in test, of lines of path
+            and group.
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.

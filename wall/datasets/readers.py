@@ -1,13 +1,12 @@
-"""Image folders: a folder of images for each class, or an attributes.csv in each folder."""
+"""Image folders: which images they hold, as pixels, and what is learned of them."""
 
 import contextlib
 import ctypes
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +14,28 @@ from PIL import Image, ImageOps
 
 from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
-from ..labels import LabelSpace, class_names, code_of, has_truth
+from ..labels import LabelSpace, class_names, code_of, has_truth, written
 from ..progress import TaskProgress, no_progress
 from . import medical
-from .csv_files import read_lines
 from .data_config import DataConfig, PublicData, Task, no_names
 from .drawn import shapes
 from .folders import constant_order, is_hidden, list_files
-
-# A file in an image folder: a header (path, then names of attributes), a line for each image.
-ATTRIBUTES = "attributes.csv"
-BY_PATH = "path"  # a value of data.person
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"),
-    *medical.SUFFIXES,
+from .image_labels import (
+    ATTRIBUTES,
+    METADATA,
+    SUFFIXES,
+    attribute_lines,
+    by_folders,
+    class_folders,
+    in_metadata,
+    is_image,
+    persons_of,
+    public_labels_of,
+    require_told,
+    written_labels,
 )
+from .public_classes import classes_by_column, classes_read
+
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
 GREYS = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes of them
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
@@ -75,11 +81,6 @@ def require_folder(field: str, path: str | Path | None) -> Path:
     return Path(path)
 
 
-def class_folders(root: Path) -> list[str]:
-    """Names of the folders directly in ``root`` that hold images, one for each of these."""
-    return [path.split("/")[0] for path in list_files(root) if is_image(path) and "/" in path]
-
-
 def empty_folders(config: DataConfig) -> list[str]:
     """Names of the folders of the PUBLIC class folders' place that hold no image."""
     if config.draws and not config.test:
@@ -87,10 +88,6 @@ def empty_folders(config: DataConfig) -> list[str]:
     root = Path(config.test or config.public or "")
     names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
     return sorted(name for name in names - {*class_folders(root)} if not is_hidden(name))
-
-
-def is_image(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES)
 
 
 def image_files(field: str, root: Path) -> list[str]:
@@ -107,12 +104,6 @@ def image_files(field: str, root: Path) -> list[str]:
     if any(map(medical.is_medical, images)):
         medical.require_packages()
     return images
-
-
-def classes_of(paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Class indices by the first folders of relative paths: int64 [n], -1 for other folders."""
-    code, folders = lru_cache(code_of(names)), [path.rpartition("/")[0] for path in paths]
-    return np.array([code(folder.split("/")[0]) for folder in folders], dtype=np.int64)
 
 
 def read_images(
@@ -264,7 +255,7 @@ class Rows:
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Undeclared names of classes are those of the test and public folders' folders.
+    """The task. Undeclared names of classes are those that the test and public labels name.
 
     Undeclared attributes are the columns of attributes.csv in the test folder, or in the public one
     if there is no test folder.
@@ -274,24 +265,48 @@ def describe(config: DataConfig) -> Task:
         raise no_names(space)
     field, path = ("data.test", config.test) if tested else ("data.public", config.public)
     root = Path() if config.draws and not tested else require_folder(field, path)
-    if config.labels != "class":
+    if tested:
+        require_told(config, field, root)
+    if config.labels == "attributes":
         space = label_space(config.labels, space.names or attribute_lines(field, root)[0][1:])
-        return Task(space, (config.image_size, config.image_size, config.channels))
-    folders = sorted({*class_folders(root)} if tested else ())
-    if not space.names:
-        given = None if config.draws else require_folder("data.public", config.public)
-        public = class_folders(given) if given else []
-        space = label_space(config.labels, class_names(folders, public))
-    if len(space.names) < 2 or (tested and not folders):
-        if not tested:
+    if config.labels == "class":
+        space = _classes(config, space, field)
+    return Task(space, (config.image_size, config.image_size, config.channels))
+
+
+def _classes(config: DataConfig, space: LabelSpace, field: str) -> LabelSpace:
+    """The classes that are declared, or those that PUBLIC labels name. Raises as ``describe``."""
+    if not (space.names or config.draws):
+        require_folder("data.public", config.public)
+    test, public = written_labels(config)
+    by_column = in_metadata(config)
+    if not space.names and by_column and (test or public):
+        space = label_space("class", classes_by_column(test, public, config.label, field))
+    elif not space.names:
+        space = label_space("class", class_names(test, public))
+    names = space.names
+    if len(names) < 2 or (config.test and not test):
+        if not config.test:
             raise no_names(space)
         rule = "a folder with at least 2 class folders"
-        raise InvalidInput("data.test", rule, f"{config.test}: {listed(folders)}")
-    code = code_of(space.names)
-    if unknown := [folder for folder in folders if code(folder) < 0]:
-        rule = f"a folder of the classes {listed(space.names)}"
+        raise InvalidInput("data.test", rule, f"{config.test}: {listed(sorted({*test}))}")
+    code = code_of(names)
+    if unknown := sorted(label for label in {*test} if written(label) and code(label) < 0):
+        rule = f"a folder of the classes {listed(names)}"
         raise InvalidInput("data.test", rule, f"{config.test}: {unknown[0]}")
-    return Task(space, (config.image_size, config.image_size, config.channels))
+    return space
+
+
+def labels_read(config: DataConfig) -> list[str]:
+    """Lines about PUBLIC labels: folders that are no classes, or what a column's labels are."""
+    if not in_metadata(config):
+        empty = empty_folders(config)
+        named = f"folders without images, which are no classes: {listed(empty)}"
+        return [named] if empty and config.labels == "class" else []
+    lines = [f"labels: the column {config.label} of {METADATA} in each folder"]
+    public = np.array(written_labels(config)[1], dtype=object)
+    names = describe(config).labels.names if config.labels == "class" else ()
+    return lines + (classes_read(names, public) if names else [])
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
@@ -311,11 +326,7 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         paths = [paths[row] for row in constant_order(paths)]
         images = read_images(root, paths, (size, size), channels, progress, config.white)
         damaged += [str(root / paths[row]) for row in np.flatnonzero(~images.readable)]
-        optional = field == "data.public" and config.labels == "attributes"
-        if optional and not (root / ATTRIBUTES).is_file():  # they serve reported metrics alone
-            labels = space.no_labels(len(paths))
-        else:
-            labels = labels_of(space, field, root, paths)
+        labels = public_labels_of(config, space, field, root, paths)
         rows.append((images.pixels, labels))
     if damaged:
         rule = f"folders of readable images of at most {MAX_PIXELS} pixels"
@@ -326,72 +337,12 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     if len(rows) == 1:
         return PublicData.untested(space, inputs, known)
     test_inputs, test_labels = rows[1]
-    if (test_labels < 0).any():
-        attributes = config.labels == "attributes"
-        place = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
+    if not has_truth(test_labels).all():
+        told = ATTRIBUTES if config.labels == "attributes" else METADATA
+        place = "in class folders" if by_folders(config) else f"with a label in {told}"
         raise InvalidInput("data.test", f"images {place} only", f"another one in {config.test}")
     data = PublicData(inputs=inputs, labels=known, test_inputs=test_inputs, test_labels=test_labels)
     if not config.group:
         return data
-    groups = persons_of("data.test", root, paths, config.group, space)
+    groups = persons_of(config, "data.test", root, paths, config.group)
     return replace(data, test_groups=np.array(groups, dtype=object))
-
-
-def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -> np.ndarray:
-    """Labels of images by their relative paths: int64 [n], or [n, c] for attributes; -1 for none.
-
-    In attributes.csv 1 is present, 0 or -1 absent. An image without a line, or with a line that
-    says anything else, is -1 throughout; the first of several lines counts. Raises MissingData
-    without the file, InvalidInput if a name has no column, and nothing for what lines hold.
-    """
-    if space.kind != "attributes":
-        return classes_of(paths, space.names)
-    header, lines = attribute_lines(field, root)
-    absent = [name for name in space.names if name not in header[1:]]
-    if absent:
-        rule = f"a table with the columns {listed(space.names)}"
-        raise InvalidInput(f"{field}/{ATTRIBUTES}", rule, f"none for {absent[0]}")
-    columns, written = [header.index(name, 1) for name in space.names], {"1": 1, "0": 0, "-1": 0}
-    unknown, bits = [-1] * len(columns), dict[str, list[int]]()
-    for cells in lines:
-        if len(cells) == len(header):
-            entries = [written.get(cells[column].strip(), -1) for column in columns]
-            bits.setdefault(cells[0], unknown if -1 in entries else entries)
-    rows = [bits.get(path, unknown) for path in paths]
-    return np.array(rows, dtype=np.int64).reshape(len(paths), len(columns))
-
-
-def attribute_lines(field: str, root: Path) -> tuple[list[str], Iterator[list[str]]]:
-    """Header and lines of a folder's attributes.csv. Raises MissingData, InvalidInput."""
-    if not (root / ATTRIBUTES).is_file():
-        raise MissingData(
-            f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. "
-            f"Found none in {str(root)!r}."
-        )
-    header, lines = read_lines(root / ATTRIBUTES)
-    if len(header) < 2 or len(set(header)) != len(header):
-        rule = "a table whose first line has a column for paths and distinct names"
-        raise InvalidInput(f"{field}/{ATTRIBUTES}", rule, "another")
-    return header, lines
-
-
-def persons_of(
-    field: str, root: Path, paths: Sequence[str], person: str, space: LabelSpace
-) -> list[str]:
-    """Ids of images' persons by ``data.person``; empty for an image that names none, or two.
-
-    Raises MissingData without the file, and nothing for what lines hold.
-    """
-    if person == BY_PATH:
-        place = 0 if space.kind == "attributes" else 1
-        folders = [path.split("/")[:-1] for path in paths]
-        return [names[place] if len(names) > place else "" for names in folders]
-    if not (root / person).is_file():
-        text = f"`{field}` must hold {person}, which data.person names: image paths and persons"
-        raise MissingData(f"{text}. Found none in {str(root)!r}.")
-    named = dict[str, set[str]]()
-    for cells in read_lines(root / person)[1]:
-        if len(cells) == 2:
-            named.setdefault(cells[0], set()).add(cells[1].strip())
-    claims = [named.get(path, {""}) for path in paths]
-    return [min(persons) if len(persons) == 1 else "" for persons in claims]

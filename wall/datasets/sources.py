@@ -290,8 +290,7 @@ def facts(config: DataConfig) -> list[str]:
     lines = [] if space.kind == "value" else [f"{named}: {listed(space.names)}"]
     lines += tables.labels_read(config) if config.source == "table" else []
     lines += arrays.labels_read(config) if config.source == "arrays" else []
-    if config.source == "folder" and (empty := readers.empty_folders(config)):
-        lines.append(f"folders without images, which are no classes: {listed(empty)}")
+    lines += readers.labels_read(config) if config.source == "folder" else []
     lines += [config.drawn_from] if config.draws else []
     lines += [GREYS] if config.source == "folder" and config.channels == 1 else []
     return lines + (tables.columns_read(config) if config.source == "table" else [])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,33 +20,31 @@ import numpy as np
 
 from ..errors import LISTED, InvalidInput, MissingData, listed, meant, require_known
 from ..label_kinds import label_space
-from ..labels import NO_LABEL, LabelSpace, class_names, code_of, has_truth
+from ..labels import LabelSpace, code_of, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, number_form, numbers, texts
 from .csv_files import columns_of, read_lines, records_of
 from .data_config import (
     BOX,
     ID,
-    MANY,
     MOST_COLUMNS,
     SPLITS,
     DataConfig,
     PublicData,
     Task,
-    as_values,
     no_names,
 )
 from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
 from .drawn import box_cells, drawn_rows
 from .folders import read_text, text_files
+from .public_classes import classes_by_column, classes_read
 
 if TYPE_CHECKING:
     import pyarrow
 
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
-MOST_NUMBERS = 20  # classes that are numbers with fractions
 TYPED = (".parquet", ".pq", DUCKDB, QUERY)
 TEXT = (".csv", ".tsv", ".txt")
 KINDS = f"file ({', '.join(TEXT + TYPED)}), or folder of texts or of `datasets`"
@@ -251,27 +248,10 @@ def describe(config: DataConfig) -> Task:
         if not tested and config.label not in public.columns:
             raise no_names(space)
         test = [cell for name, table in tested for cell in _label_column(config, name, table)]
-        classes = class_names(test, public.columns.get(config.label, ()))
-        if len(classes) < 2:
-            rule = f"a column with at least 2 classes in the rows of {splits[-1][0]}"
-            raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
-        numeric = _as_numbers(classes)
-        if len(classes) > MOST_NUMBERS and (numeric % 1 > 0).any():
-            rule = "a column of classes, not of numbers that are measured"
-            found = f"{config.label}: {len(classes)} different values"
-            cure = (
-                "Values: --data.labels value --data.bounds '[LOW, HIGH]'. Classes: --data.classes."
-            )
-            raise InvalidInput("data.label", rule, found, cure)
+        public_cells = public.columns.get(config.label, ())
+        classes = classes_by_column(test, public_cells, config.label, splits[-1][0])
         space = label_space(config.labels, classes)
     return Task(space, (len(encoding(config).mean),))
-
-
-def _as_numbers(classes: Sequence[str]) -> np.ndarray:
-    """PUBLIC classes as numbers, float64 [n], as most are written; all NaN if most are none."""
-    names = np.array(classes, dtype=object)
-    read = numbers(names, 1, number_form(names))[:, 0]
-    return read if np.isfinite(read).mean() > 0.5 else np.full(len(names), np.nan)
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
@@ -394,19 +374,8 @@ def labels_read(config: DataConfig) -> list[str]:
     ]
     if config.labels != "class":
         return lines
-    names, public = describe(config).labels.names, splits[0][1]
-    folded = Counter(name.casefold() for name in names)
-    if alike := [name for name in names if folded[name.casefold()] > 1]:
-        lines.append(f"these classes differ by their case alone: {listed(alike)}")
-    if len(names) > MANY and np.isfinite(_as_numbers(names)).any():
-        lines.append(as_values(len(names)))
-    cells = texts(public.columns.get(config.label, np.array([])))
-    known, given = code_of(names), [text for text in cells if text.lower() not in NO_LABEL]
-    if given and not any(known(text) >= 0 for text in given):
-        lines.append(
-            f"data.public: none of {len(given)} labels is one of these classes, as {given[0]!r}"
-        )
-    return lines
+    public_cells = splits[0][1].columns.get(config.label, np.array([]))
+    return lines + classes_read(describe(config).labels.names, public_cells)
 
 
 def columns_read(config: DataConfig) -> list[str]:

@@ -421,12 +421,13 @@ PATHS = ["c/p0/0.png", "0.png", "a/0.png", "a/p9/\u00e9.png", "a/p9/9.txt", "a/.
 
 
 def folder_config(root, **settings):
-    """Public and test folders with both classes and an attributes.csv."""
+    """Public and test folders with both classes, an attributes.csv and a metadata.csv."""
     for split in ("public", "test"):
         for name in ("a", "b"):
             (root / split / name).mkdir(parents=True, exist_ok=True)
             (root / split / name / "0.png").write_bytes(image_bytes(7))
         (root / split / "attributes.csv").write_text("path,x,y\na/0.png,1,0\nb/0.png,0,1\n")
+        (root / split / "metadata.csv").write_text("path,x,who\na/0,1,e\nb/0,0,f\n")
     places = {split: str(root / split) for split in ("private", "public", "test")}
     return DataConfig("folder", image_size=8, **places, **settings)
 
@@ -442,6 +443,7 @@ def write_folder(root, rows, end=b"\n"):
         path.write_bytes(row["file"])
     (folder / "attributes.csv").write_bytes(csv_bytes(rows, ["path", "x", "y"], end=end))
     (folder / "persons.csv").write_bytes(csv_bytes(rows, ["path", "who"], end=end))
+    (folder / "metadata.csv").write_bytes(csv_bytes(rows, ["path", "x", "who"], end=end))
 
 
 @pytest.mark.parametrize(
@@ -451,10 +453,14 @@ def write_folder(root, rows, end=b"\n"):
         ("class", "persons.csv", b"\n"),
         ("attributes", "persons.csv", b"\n"),
         ("attributes", "persons.csv", b"\r"),
+        ("metadata", "who", b"\n"),
+        ("value", "who", b"\r\n"),
     ],
 )
 def test_files_and_lines_of_image_folders(tmp_path, labels, person, end):
-    config = folder_config(tmp_path, labels=labels, person=person)
+    label = {"metadata": {"label": "x"}, "value": {"label": "x", "bounds": [0.0, 1.0]}}
+    kind = "class" if labels == "metadata" else labels
+    config = folder_config(tmp_path, labels=kind, person=person, **label.get(labels, {}))
     rows = [row | {"place": row["path"]} for row in FILES]
     lines = [text for text in TEXTS if text not in ("", " ", ",")]
     damages = {"file": BAD, "place": PATHS, "path": lines, "who": TEXTS, "x": TEXTS}

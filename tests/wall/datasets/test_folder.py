@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from PIL import Image
 
 from labelwall.experiment.config.own import own_settings
 from labelwall.teacher.records.inspect import preview
-from labelwall.teacher.records.private_records import open_records
+from labelwall.teacher.records.private_records import ingest_more, open_records
+from labelwall.teacher.records.source import require_form
 from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.readers import decode, read_images
 from labelwall.wall.datasets.sources import describe, facts, read_public
@@ -241,6 +243,110 @@ def test_tables_that_do_not_fit_are_refused(attributes):
     test.write_text("path,red,red\n")
     with pytest.raises(InvalidInput, match=r"attributes\.csv"):
         describe(attributes)
+
+
+# --- metadata.csv
+
+
+@pytest.fixture
+def diagnosed(image_folders):
+    """The images of both classes in one folder each, and a metadata.csv that tells their labels."""
+    for split, path in image_folders.items():
+        root, lines = Path(path), ["who,file_name,kind,age"]
+        for image in sorted(root.rglob("*.png")):
+            kind, number = image.parent.name, int(image.stem)
+            image.rename(root / f"{kind}{number}.png")
+            stem = f"{kind}{number}" + (".png" if number % 2 else "")
+            lines.append(f"{split}{number // 2},{stem},{kind},{number + 0.5}")
+        (root / "metadata.csv").write_text("\n".join([*lines, "x,absent.png,emu,3", ""]))
+    return DataConfig("folder", label="kind", image_size=8, **image_folders)
+
+
+def rewrite(root: str | None, *pairs: tuple[str, str]) -> None:
+    """Replace parts of a folder's metadata.csv."""
+    file = Path(root or "") / "metadata.csv"
+    text = file.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def test_a_column_of_metadata_tells_labels_persons_and_groups(diagnosed):
+    config = replace(diagnosed, group="who", person="who")
+    task, public = describe(config), read_public(config)
+    assert task.labels == ClassLabels(("cat", "dog"))  # the absent image's class is none
+    assert public.labels is not None
+    blue = public.inputs[..., 2].mean(axis=(1, 2)) > public.inputs[..., 0].mean(axis=(1, 2))
+    np.testing.assert_array_equal(public.labels, blue)
+    assert public.test_groups is not None
+    assert sorted({*public.test_groups}) == ["test0", "test1", "test2"]
+    records = open_records(config, task, unit="person")
+    assert len(records.labels) == 12
+    assert records.persons is not None
+    assert len({*records.persons.tolist()}) == 3
+    assert facts(config)[:2] == [
+        "classes: cat, dog",
+        "labels: the column kind of metadata.csv in each folder",
+    ]
+    # Lines that differ tell nothing, nor does one that is no line; a repeated one does
+    rewrite(config.private, ("private0,cat0,cat", "private0,cat0,dog,1\nprivate0,cat0.png,cat"))
+    rewrite(config.private, ("private0,dog0,dog,0.5", "private0,dog0,dog,0.5,more"))
+    rewrite(config.private, ("x,absent.png,emu,3", "private1,cat2,cat,2.5\nprivate2,dog5.png,,1"))
+    assert len(open_records(diagnosed, task).labels) == 9
+    assert "3 '': images without a label" in " ".join(preview(diagnosed).split())
+
+
+def test_metadata_tells_values(diagnosed):
+    config = replace(diagnosed, labels="value", label="age", bounds=[0.0, 8.0])
+    rewrite(config.private, ("private0,cat0,cat,0.5", "private0,cat0,cat,old"))
+    public, task = read_public(config), describe(config)
+    assert sorted({*public.test_labels}) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+    values = task.labels.decode(open_records(config, task).labels)
+    assert sorted(np.round(values, 1)) == sorted([0.5, *[n + 0.5 for n in range(1, 6)] * 2])
+
+
+def test_more_images_come_with_their_metadata(diagnosed, tmp_path):
+    task = describe(diagnosed)
+    (tmp_path / "more").mkdir()
+    shutil.copy(Path(diagnosed.private or "", "dog1.png"), tmp_path / "more" / "new.png")
+    with pytest.raises(MissingData, match=r"metadata\.csv"):
+        ingest_more(tmp_path / "more", diagnosed, task)
+    (tmp_path / "more" / "metadata.csv").write_text("image,kind\nnew,dog\n")
+    assert ingest_more(tmp_path / "more", diagnosed, task).records.labels.tolist() == [1]
+
+
+def test_the_default_column_counts_if_a_public_file_has_it(diagnosed):
+    for root in (diagnosed.private, diagnosed.public, diagnosed.test):
+        rewrite(root, ("who,file_name,kind", "who,file_name,label"))
+    config = replace(diagnosed, label="label")
+    assert describe(config) == describe(replace(config, classes=["cat", "dog"]))
+    assert len(open_records(config, describe(config)).labels) == 12
+
+
+def test_public_images_need_no_metadata_and_others_do(diagnosed):
+    task = describe(diagnosed)
+    rewrite(diagnosed.public, ("kind", "sort"))
+    assert read_public(diagnosed).labels is None
+    Path(diagnosed.public or "", "metadata.csv").unlink()
+    assert read_public(diagnosed).labels is None
+    untested = replace(diagnosed, test=None, classes=["cat", "dog"])
+    assert describe(untested) == task
+    with pytest.raises(InvalidInput, match=r"data\.classes"):
+        describe(replace(untested, classes=[]))
+    rewrite(diagnosed.test, ("cat,1.5", ",1.5"))
+    with pytest.raises(InvalidInput, match=r"with a label in metadata\.csv"):
+        read_public(diagnosed)
+    with pytest.raises(InvalidInput, match=r"data\.label.*Did you mean 'kind'"):
+        describe(replace(diagnosed, label="kinds"))
+    with pytest.raises(InvalidInput, match=r"data\.test.*cat"):
+        describe(replace(diagnosed, classes=["dog", "emu"]))
+    for column in ("sort", None):
+        private = Path(diagnosed.private or "", "metadata.csv")
+        rewrite(diagnosed.private, ("kind", "sort")) if column else private.unlink()
+        for read in (require_form, lambda config: open_records(config, task)):
+            with pytest.raises((InvalidInput, MissingData), match=r"data\.private"):
+                read(diagnosed)
 
 
 def test_class_folders_are_names_however_a_system_writes_them(image_folders):
