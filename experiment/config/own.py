@@ -103,6 +103,7 @@ MIN_SIDE, MAX_SIDE = 16, 96
 TRAINING = {"backbone", "objective", "augment", "steps"}  # what a kind of student decides
 PHOTOGRAPH = 32  # side from which grey images are read as colours, for networks of photographs
 LARGEST_DELTA = 1e-5
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,9 @@ def rows_of(
     """The settings under ``data``. Raises InvalidInput unless the options name all of the rows, but
     for private ones that services have, ``apart``.
     """
+    for name in (*SPLITS, "data"):
+        if str(own.get(name, "")).lower().endswith(SPREADSHEETS):
+            raise InvalidInput(name, "a CSV or parquet file", own[name], "Save it as CSV UTF-8.")
     label = {"label": own["label"]} if "label" in own else {}
     table = {"source": "table", "label": "label", **label, **columns}
     images = {"source": "folder", **label, **columns}

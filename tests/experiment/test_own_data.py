@@ -102,6 +102,11 @@ def test_bad_folders_are_one_line(image_folders: dict[str, str], tmp_path: Path,
     assert "at least 2" in refused(capsys, *run)
 
 
+def test_spreadsheets_are_to_be_saved_as_csv(capsys) -> None:
+    for places in (["--data", "all.xlsx"], ["--private", "a.XLS", "--public", "b.csv"]):
+        assert "Save it as CSV UTF-8." in refused(capsys, *places)
+
+
 def test_images_of_all_kinds_run_to_the_end(image_folders: dict[str, str]) -> None:
     """Other sizes, modes, suffixes and names, a damaged private file, a class without records."""
     for name, place in image_folders.items():
