@@ -41,12 +41,13 @@ def class_folders(root: Path) -> list[str]:
 def in_metadata(config: DataConfig) -> bool:
     """Whether metadata.csv tells images' labels, rather than their folders; PUBLIC facts say so.
 
-    It does if they are values, if ``data.label`` names a column, or if a public folder's
-    metadata.csv has the default one.
+    It does if they are values, if ``data.label`` names a column, or if metadata.csv of the test
+    images has the default one, or that of the public images if there are no test images.
     """
     if config.labels != "class" or config.label != DataConfig.label:
         return config.labels != "attributes"
-    return any(config.label in _header(root / METADATA) for _, root in _public_roots(config))
+    first = _public_roots(config)[:1]
+    return any(config.label in _header(root / METADATA) for _, root in first)
 
 
 def by_folders(config: DataConfig) -> bool:
