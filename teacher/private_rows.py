@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import sqlalchemy as sa
 
 from ..wall.features.embedder import Embedder, unit_length
 from ..wall.labels import LabelSpace
@@ -11,9 +12,9 @@ from ..wall.messages import ExtractorSpec, blank_inputs
 from ..wall.progress import Progress
 from .classifiers.linear_ensemble import shard_key, train_ensemble
 from .ledger.ledger import Ledger
-from .mechanisms.base import Mechanism
+from .mechanisms.base import Charging, Mechanism
 from .mechanisms.voters import Voters
-from .records import record_updates
+from .records import record_updates, row_names
 from .records.embedding_cache import Embedding, PlainFeatures, forget, forget_shards
 from .records.private_records import Records
 
@@ -44,6 +45,7 @@ class PrivateRows:
         progress: Progress,
     ) -> None:
         self._open_records, self._ledger, self._space = open_records, ledger, space
+        self.budgets = any(each.charging is Charging.PREPAID for each in mechanisms)
         self._needs = {need for mechanism in mechanisms for need in mechanism.needs}
         self.directory, self.batch_size, self.workers = directory, batch_size, workers
         self.device, self._progress = device, progress
@@ -56,9 +58,12 @@ class PrivateRows:
         if self._records is None:
             base = self._open_records()
             forget_shards(self.directory)
-            self._records = self._ledger.in_custody(
-                lambda connection: record_updates.present(connection, base)
-            )
+
+            def present(connection: sa.Connection) -> Records:
+                row_names.require_same(connection, base, self.budgets)
+                return record_updates.present(connection, base)
+
+            self._records = self._ledger.in_custody(present)
         return self._records
 
     def of(self, ids: np.ndarray, owners: bool = False) -> Records:

@@ -78,8 +78,8 @@ def predict(
     extractor = first_extractor(settings, task) if known is None else known.first
     folder = RunFolder(out.with_suffix(".fit"))
     folder.ledger = out.with_suffix(".ledger.sqlite")
-    left_out = out.with_suffix(".left_out.json")
-    with teacher_of(side, task, entropy, console, left_out=left_out) as teacher:
+    folder.left_out = out.with_suffix(".left_out.json")
+    with teacher_of(side, task, entropy, console, left_out=folder.left_out) as teacher:
         teacher.export(folder.ledger)
         plan = folder.plan
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
@@ -108,6 +108,7 @@ def predict(
     unsafe = entropy is not None and entropy.unsafe
     epsilon = None if unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})
+    folder.hide_times()
     return answers
 
 

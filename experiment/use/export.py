@@ -78,6 +78,8 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     output = "values" if answers.kind == "value" else "probabilities"
     program = to_onnx(answers, rows, output, dynamic_shapes=({0: torch.export.Dim("rows")},))
     program.model.metadata_props[KEY] = canonical_json(student.info.to_json()).decode()
+    for node in program.model.graph:  # the exporter notes the paths of its own code there
+        node.metadata_props.clear()
     program.save(out)
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     low, high = answers.bounds or (0.0, 1.0)

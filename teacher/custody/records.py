@@ -15,6 +15,7 @@ import numpy as np
 from ...wall.console import Console
 from ...wall.datasets.data_config import Task, require_apart
 from ...wall.datasets.folders import stable_hash
+from ...wall.datasets.image_labels import image_names
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED
@@ -112,7 +113,7 @@ def ids_of(side: PrivateSide, options: Namespace) -> np.ndarray:
     rule = f"ids of at most {MAX_LENGTH} characters" if named else "whole numbers of 64 bits"
     try:
         numbers = list(map(read_id(side.data), words)) if rows else []
-        numbers += map(stable_hash, options.images)
+        numbers += map(stable_hash, image_names(side.data, options.images))
         ids = np.unique(codes_of(words) if persons else np.array(numbers, dtype=np.int64))
     except (ValueError, OverflowError):
         ids = np.array([], dtype=np.int64)

@@ -8,9 +8,10 @@ refused, and no other row can take its place.
 
 Private, in no export: `private`, the individual budgets (individual_budgets.py), `nonces`, by which
 an anchor knows this copy (anchor.py), so an export never passes for the ledger; `updates`
-(records/record_updates.py); and `event_times`, when queries were charged and records changed. The
-entries carry no time of day, since a time can depend on private work; those of `event_times` are in
-no log, metric or reply to an analyst. A row is written in the transaction of its event.
+(records/record_updates.py); `row_names` (records/row_names.py); and `event_times`, when queries
+were charged and records changed. The entries carry no time of day, since a time can depend on
+private work; those of `event_times` are in no log, metric or reply to an analyst. A row is written
+in the transaction of its event.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ def table(name: str, metadata: sa.MetaData, key: str, **columns: type) -> sa.Tab
 
 
 metadata = sa.MetaData()  # of the public tables
-records_metadata = sa.MetaData()  # of the custodian's: `updates` and `event_times`
+records_metadata = sa.MetaData()  # of the custodian's
 entries = table("entries", metadata, "seq", kind=sa.Text, body=sa.Text, prev=sa.Text, hash=sa.Text)
 head = table("head", metadata, "one", seq=sa.Integer, hash=sa.Text)
 extractors = table("extractors", metadata, "sha256", sha256=sa.Text, fields=sa.Text)

@@ -129,7 +129,8 @@ def _written(config: DataConfig) -> np.ndarray:
             lines = {path: ", ".join(cells) for path, *cells in told}
             return np.array([lines.get(path, "no line") for path in paths], dtype=object)
         if not by_folders(config):
-            return np.array(cells_of("data.private", root, paths, config.label), dtype=object)
+            cells = cells_of(config, "data.private", root, paths, config.label)
+            return np.array(cells, dtype=object)
         return np.array([path.rpartition("/")[0].split("/")[0] for path in paths], dtype=object)
     if config.source == "arrays":
         return texts(required_member(config.path, LABELS))

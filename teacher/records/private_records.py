@@ -18,7 +18,7 @@ from ...wall.datasets import arrays, readers
 from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
-from ...wall.datasets.image_labels import is_image, labels_of, persons_of
+from ...wall.datasets.image_labels import image_names, is_image, labels_of, persons_of
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import (
     TableFile,
@@ -56,12 +56,14 @@ class Records:
 
     ``persons``: int64 [n], codes of the rows' persons; None where the unit of privacy is a row. An
     id is then one of person and row together (teacher/records/persons.py).
+    ``numbered``: whether a row is a record whose id is its place in the file.
     """
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     ids: np.ndarray = field(repr=False)
     persons: np.ndarray | None = field(default=None, repr=False)
+    numbered: bool = False
 
     @property
     def owners(self) -> np.ndarray:
@@ -70,7 +72,8 @@ class Records:
 
     def take(self, rows: slice | np.ndarray) -> "Records":
         persons = None if self.persons is None else self.persons[rows]
-        return Records(self.inputs[rows], self.labels[rows], self.ids[rows], persons)
+        columns = self.inputs[rows], self.labels[rows], self.ids[rows], persons
+        return Records(*columns, numbered=self.numbered)
 
     def joined(self, more: "Records") -> "Records":
         """Rows joined with ``more``, which are of the same kind with other ids."""
@@ -79,6 +82,7 @@ class Records:
             np.concatenate([self.labels, more.labels]),
             np.concatenate([self.ids, more.ids]),
             None if self.persons is None else np.concatenate([self.persons, more.owners]),
+            numbered=self.numbered,
         )
 
 
@@ -312,7 +316,7 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
         images = readers.read_images(root, chosen, (size, size), channels, progress, config.white)
         truth = labels_of(config, task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
-        ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)
+        ids = np.array([*map(stable_hash, image_names(config, chosen))], dtype=np.int64)
         persons, faults = None, {UNREADABLE: ~images.readable}
         if unit == "person":
             named = persons_of(config, "data.private", root, chosen, config.person)
@@ -372,7 +376,7 @@ def _array_rows(
     if PERSONS in columns:
         persons = codes_in(PERSONS, columns[PERSONS], len(inputs))
         ids = places(persons, earlier) if given is None else ids
-    return _judged(task, inputs, labels, ids, {}, persons)
+    return _numbered(_judged(task, inputs, labels, ids, {}, persons), given is None)
 
 
 def private_table(config: DataConfig) -> TableFile:
@@ -427,9 +431,9 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
 
     def read(block: slice) -> Ingested:
         theirs = None if persons is None else persons[block]
-        return _judged(
-            task, inputs[block], labels[block], ids[block], {NO_ID: unnamed[block]}, theirs
-        )
+        without = {NO_ID: unnamed[block]}
+        judged = _judged(task, inputs[block], labels[block], ids[block], without, theirs)
+        return _numbered(judged, not (table.of_files or named in table.columns))
 
     return len(ids), read
 
@@ -445,6 +449,12 @@ def _names(name: str, column: np.ndarray) -> np.ndarray:
         rule = "a column of whole numbers or texts: floating ones round those above 2^53"
         raise InvalidInput(name, rule, "floating numbers")
     return texts(column)
+
+
+def _numbered(read: Ingested, unnamed: bool) -> Ingested:
+    """With the note whether the rows' places are their ids: those of persons' rows are not."""
+    numbered = unnamed and read.rows.persons is None
+    return replace(read, rows=replace(read.rows, numbered=numbered))
 
 
 def _judged(

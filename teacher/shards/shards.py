@@ -7,12 +7,13 @@ stay in its process.
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...wall.errors import InvalidInput
 from ...wall.features.embedder import unit_length
 from ...wall.files import write_file
 from ...wall.labels import LabelSpace
@@ -22,7 +23,7 @@ from ..ledger.ledger import Ledger
 from ..mechanisms.base import Mechanism
 from ..mechanisms.voters import Voters
 from ..private_rows import PrivateRows
-from ..records import record_updates
+from ..records import record_updates, row_names
 from ..records.embedding_cache import forget_shards
 from ..records.private_records import Records
 from ..search.cpu import ROW_BITS, ROW_MASK
@@ -170,6 +171,7 @@ class ShardedRows(PrivateRows):
         # A shard that is ingested again contains removed records again.
         (self._root / APPLIED).unlink(missing_ok=True)
         for done, total, records in self._stream(block_rows(self._like.inputs.shape[1:]), start):
+            self._require_same_names(records)
             where = shard_numbers(records.owners, self._key, len(rows))
             for number in missing:
                 if journal(rows[number]).done < done:
@@ -179,6 +181,17 @@ class ShardedRows(PrivateRows):
             self._progress("taking in private rows (percent)", 100 * done // total, 100)
         for number in missing:
             finish(rows[number])
+
+    def _require_same_names(self, records: Records) -> None:
+        """Raise InvalidInput for budgets by numbers, LedgerMismatch if ids are others than before.
+
+        ``records``: a block, of which nothing but its form counts.
+        """
+        if self.budgets and records.numbered:
+            rule = "0 for ind_knn and rows without ids (data.id; private_id of arrays)"
+            raise InvalidInput("scale.shards", rule, self._scale.shards)
+        form = records.take(slice(0))
+        self._ledger.in_custody(partial(row_names.require_same, records=form, budgets=self.budgets))
 
     def _trained(self, index: "ShardedIndex", teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""

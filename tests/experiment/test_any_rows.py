@@ -201,6 +201,8 @@ def test_labels_of_public_rows_are_learned_or_serve_metrics(folder: Path, use: s
     assert ("public labels alone: " in said) == (use == "train")
     assert (metrics.label_accuracy is None) == (use == "train")
     assert checks.predict() == 0  # answered for nothing: the same sums are asked
+    written = [path for path in Path("a.fit").rglob("*") if path.is_file()]
+    assert len({path.stat().st_mtime for path in written}) == 1  # not those of the private sums
     assert checks.receipt()["charged"] == {"sum": 0}
 
 

@@ -101,8 +101,8 @@ class DataConfig:
         label: name of a table's column with the label. All other columns are features but the
             split, the id and those to ignore; the public rows' mean and deviation scale them. For
             folder the name of a column in each folder's metadata.csv, whose column file_name, or
-            the first one, has the images' paths, with or without suffixes; without such a column
-            in test (or public) the folders of the images are their labels.
+            the first one, has the images' paths; without such a column in test (or public) the
+            folders of the images are their labels.
         split: name of the column that says private, public or test of each row of the one file
             (its words are public); empty if each split has its own file.
         ignore: names of a table's columns that are no features.

@@ -79,7 +79,7 @@ def _public_cells(field: str, root: Path, config: DataConfig) -> list[str]:
     """Labels of a PUBLIC folder's images as written; none if public rows have no such column."""
     if field == "data.public" and config.label not in _header(root / METADATA):
         return []
-    return cells_of(field, root, [*filter(is_image, list_files(root))], config.label)
+    return cells_of(config, field, root, [*filter(is_image, list_files(root))], config.label)
 
 
 def require_told(config: DataConfig, field: str, root: Path) -> None:
@@ -107,30 +107,54 @@ def _metadata(
         )
     header, lines = read_lines(root / METADATA)
     require_known(setting, [column], header, f"a column of {METADATA} in {field}")
-    paths = header.index(FILE_NAME) if FILE_NAME in header else 0
-    return paths, header.index(column), (cells for cells in lines if len(cells) == len(header))
+    return (
+        _place_of_paths(header),
+        header.index(column),
+        (cells for cells in lines if len(cells) == len(header)),
+    )
 
 
-def cells_of(field: str, root: Path, paths: Sequence[str], column: str) -> list[str]:
+def cells_of(
+    config: DataConfig, field: str, root: Path, paths: Sequence[str], column: str
+) -> list[str]:
     """Each image's cell of a column of metadata.csv; "" if no line, or two different ones, tell it.
 
-    A line may leave the suffix of its image out. Raises as ``_metadata``.
+    Raises as ``_metadata``.
     """
     at, place, lines = _metadata(field, root, column, "data.label")
-    return _one_each(paths, ((cells[at], cells[place]) for cells in lines))
+    return _one_each(image_names(config, paths), ((cells[at], cells[place]) for cells in lines))
 
 
 def _one_each(paths: Sequence[str], told: Iterator[tuple[str, str]]) -> list[str]:
     claims = dict[str, set[str]]()
     for path, cell in told:
         claims.setdefault(path.strip(), set()).add(cell.strip())
-    each = (claims.get(path, set()) | claims.get(_bare(path), set()) for path in paths)
+    each = (claims.get(path, set()) for path in paths)
     return [min(cells) if len(cells) == 1 else "" for cells in each]
 
 
+def image_names(config: DataConfig, paths: Sequence[str]) -> list[str]:
+    """What names images, in metadata.csv, too: their paths, without suffixes if it has none.
+
+    PUBLIC lines decide that: those of the test images, or of the public images if there are no test
+    images. Images of one name are one record.
+    """
+    for _, root in _public_roots(config)[:1]:
+        if header := _header(root / METADATA):
+            at = _place_of_paths(header)
+            lines = read_lines(root / METADATA)[1]
+            suffixed = [is_image(each[at].strip()) for each in lines if len(each) == len(header)]
+            return list(paths if 2 * sum(suffixed) >= len(suffixed) else map(_bare, paths))
+    return list(paths)
+
+
+def _place_of_paths(header: Sequence[str]) -> int:
+    return header.index(FILE_NAME) if FILE_NAME in header else 0
+
+
 def _bare(path: str) -> str:
-    """An image's path without its suffix, the longest one: .nii.gz, not .gz."""
-    return path[: -max(len(each) for each in SUFFIXES if path.lower().endswith(each))]
+    """A path without an image's suffix, the longest one: .nii.gz, not .gz."""
+    return path[: len(path) - max(len(each) * path.lower().endswith(each) for each in SUFFIXES)]
 
 
 def labels_of(
@@ -149,7 +173,7 @@ def labels_of(
     if by_folders(config):
         code, folders = lru_cache(code_of(space.names)), [p.rpartition("/")[0] for p in paths]
         return np.array([code(folder.split("/")[0]) for folder in folders], dtype=np.int64)
-    cells = cells_of(field, root, paths, config.label)
+    cells = cells_of(config, field, root, paths, config.label)
     if space.kind == "class":
         return np.array([*map(code_of(space.names), cells)], dtype=np.int64)
     test, public = written_labels(config)
@@ -213,7 +237,7 @@ def persons_of(
         folders = [path.split("/")[:-1] for path in paths]
         return [names[place] if len(names) > place else "" for names in folders]
     if person in _header(root / METADATA):
-        return cells_of(field, root, paths, person)
+        return cells_of(config, field, root, paths, person)
     if not (root / person).is_file():
         text = f"`{field}` must hold {person}, or {METADATA} a column of this name: image paths and"
         raise MissingData(f"{text} persons or groups. Found none in {str(root)!r}.")

@@ -38,7 +38,7 @@ COLUMNS: dict[str, dict[str, type]] = {
     "extractors": {"sha256": str, "fields": str},
 }
 # Tables of a live ledger, in no export.
-PRIVATE = ("private", "updates", "event_times", "nonces")
+PRIVATE = ("private", "updates", "row_names", "event_times", "nonces")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
 
 Table = list[tuple[Any, ...]]

@@ -427,7 +427,7 @@ def folder_config(root, **settings):
             (root / split / name).mkdir(parents=True, exist_ok=True)
             (root / split / name / "0.png").write_bytes(image_bytes(7))
         (root / split / "attributes.csv").write_text("path,x,y\na/0.png,1,0\nb/0.png,0,1\n")
-        (root / split / "metadata.csv").write_text("path,x,who\na/0,1,e\nb/0,0,f\n")
+        (root / split / "metadata.csv").write_text("path,x,who\na/0.png,1,e\nb/0.png,0,f\n")
     places = {split: str(root / split) for split in ("private", "public", "test")}
     return DataConfig("folder", image_size=8, **places, **settings)
 

@@ -14,6 +14,7 @@ from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.private_records import ingest_more, open_records
 from labelwall.teacher.records.source import require_form
 from labelwall.wall.datasets.data_config import DataConfig, Task
+from labelwall.wall.datasets.folders import stable_hash
 from labelwall.wall.datasets.readers import decode, read_images
 from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
@@ -256,7 +257,7 @@ def diagnosed(image_folders):
         for image in sorted(root.rglob("*.png")):
             kind, number = image.parent.name, int(image.stem)
             image.rename(root / f"{kind}{number}.png")
-            stem = f"{kind}{number}" + (".png" if number % 2 else "")
+            stem = f"{kind}{number}"
             lines.append(f"{split}{number // 2},{stem},{kind},{number + 0.5}")
         (root / "metadata.csv").write_text("\n".join([*lines, "x,absent.png,emu,3", ""]))
     return DataConfig("folder", label="kind", image_size=8, **image_folders)
@@ -290,11 +291,32 @@ def test_a_column_of_metadata_tells_labels_persons_and_groups(diagnosed):
         "labels: the column kind of metadata.csv in each folder",
     ]
     # Lines that differ tell nothing, nor does one that is no line; a repeated one does
-    rewrite(config.private, ("private0,cat0,cat", "private0,cat0,dog,1\nprivate0,cat0.png,cat"))
+    rewrite(config.private, ("private0,cat0,cat", "private0,cat0,dog,1\nprivate0,cat0,cat"))
     rewrite(config.private, ("private0,dog0,dog,0.5", "private0,dog0,dog,0.5,more"))
-    rewrite(config.private, ("x,absent.png,emu,3", "private1,cat2,cat,2.5\nprivate2,dog5.png,,1"))
+    rewrite(config.private, ("x,absent.png,emu,3", "private1,cat2,cat,2.5\nprivate2,dog5,,1"))
     assert len(open_records(diagnosed, task).labels) == 9
     assert "3 '': images without a label" in " ".join(preview(diagnosed).split())
+
+
+def test_images_are_records_by_the_names_of_the_public_lines(diagnosed):
+    """A line of one image tells nothing of another, whatever suffixes the private ones have."""
+    task, private = describe(diagnosed), Path(diagnosed.private or "")
+    before = open_records(diagnosed, task)
+    shutil.copy(private / "dog0.png", private / "cat0.jpg")  # by public lines the same record
+    assert open_records(diagnosed, task).ids.tolist() == before.ids.tolist()
+    for root in (diagnosed.private, diagnosed.public, diagnosed.test):
+        for number in range(6):
+            rewrite(
+                root,
+                (f",cat{number},", f",cat{number}.png,"),
+                (f",dog{number},", f",dog{number}.png,"),
+            )
+    rewrite(diagnosed.private, ("x,absent.png,emu,3", "bob,cat0,dog,1\nbob,cat0.jpg,dog,1"))
+    after = open_records(diagnosed, task)
+    assert len(after.labels) == 13
+    cats = dict(zip(after.ids.tolist(), after.labels.tolist(), strict=True))
+    assert cats[stable_hash("cat0.png")] == 0
+    assert cats[stable_hash("cat0.jpg")] == 1
 
 
 def test_metadata_tells_values(diagnosed):
