@@ -29,22 +29,22 @@ def train(
     """
     from .plan.show import announce, tell_columns
 
-    rounds, rehearsal = range(1, len(config.rounds) + 1), REHEARSAL if config.open else 0.0
-    with console.whole(guessed(rounds, rehearsal)):
-        folder, entropy = RunFolder(run_dir), None
-        private = placed(config.private_side(), run_dir)
+    folder, entropy, given = RunFolder(run_dir), None, config
+    config = resumed(config, folder)
+    rehearsal = REHEARSAL if config.open else 0.0
+    with console.whole(guessed(rounds_left(folder, config, update), rehearsal)):
+        private = placed(given.private_side(), run_dir)
         if not isolate and config.teacher is None:  # else another process alone looks into it
             from ..teacher.accounting.accountant import require_affordable
             from ..teacher.custody.places import require_budget, require_there
             from ..teacher.noise.entropy import SystemEntropy
 
             require_budget(private)
-            if not config.open:  # no data is read unless the plan is affordable
+            if not given.open:  # no data is read unless the plan is affordable
                 require_affordable(private.plan())
             require_there(config.data)  # before a rehearsal
             entropy = SystemEntropy()
         tell_columns(config.data, config.open, console)
-        given, config = config, resumed(config, folder)
         if config.open and config.teacher is not None:
             config = served(config, *service_plan(config.teacher))
             if (costs := config.budget.epsilon) < (most := given.budget.epsilon):
@@ -77,6 +77,14 @@ def train(
         with console.timed("report"):
             write_report(run_dir)
     return summary
+
+
+def rounds_left(folder: RunFolder, config: Config, update: bool) -> range:
+    """Numbers of the rounds that a run still asks: of the period that it began, or begins."""
+    count = len(config.rounds)
+    done = len(folder.results(count * config.budget.periods))
+    begins = update or done == 0 or done % count > 0
+    return range(done + 1, count * (done // count + 1) + 1 if begins else done + 1)
 
 
 def update(run_dir: Path, console: Console, isolate: bool = False) -> Summary:

@@ -80,7 +80,8 @@ def run(
         if final_schedule.budget.periods > 1:
             console.say(f"period {period} of {final_schedule.budget.periods}")
         score = final_schedule.asked_score(period)
-        numbers = [r.number for r in rounds if r.period == period]
+        finished = len(folder.results(len(rounds)))
+        numbers = [r.number for r in rounds[finished:] if r.period == period]
         console.expect(lambda: tried(public, rows.task, rows.data, numbers, rows.first))
         summary = run_rounds(teacher, rows, rounds, score, folder, console)
     folder.hide_times()

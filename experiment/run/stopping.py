@@ -94,7 +94,10 @@ class Watch:
     def _stop(
         self, releases: int, total: float, found: str, left: str, of_class: bool = False
     ) -> LabelwallError:
-        """The end of the run. A kill in between finds the same releases in the ledger."""
+        """The end of the run, with a copy of what was released. A kill in between finds the same
+        releases in the ledger.
+        """
+        self.teacher.export(self.folder.ledger)
         place = self.folder.round(self.asked.number)
         for stale in (*place.glob(COUNTED), *place.glob("weights_*.npz")):  # by these releases
             stale.unlink()

@@ -11,6 +11,7 @@ import pytest
 import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.run import stopping
+from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import InvalidInput, LabelwallError
@@ -120,6 +121,8 @@ def test_the_rest_of_the_plan_is_kept_and_the_same_command_goes_on(folder, name,
     mended = write(name)
     stops(capsys)
     assert spent().get(release, 0) == first
+    copy = RunFolder(Path("out")).ledger_state().spent
+    assert {release: count for (_, release), count in copy.items()} == spent()
     if first == 1 and whole > 2:  # nothing was mended: it says so again, and what is left
         check_one_error([*RUN, *QUICK], f"of {whole} noisy counts are left", capsys)
         assert spent()[release] == remembered() < 5

@@ -1,13 +1,17 @@
 """How long a run is expected to take: by public facts alone, and without a trace in its result."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run import expected
 from labelwall.experiment.run.expected import forecast, guessed, tried
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.whole_run import rounds_left
 from labelwall.student.asking.features import first_extractor
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
@@ -26,6 +30,25 @@ def test_parts_come_in_the_order_of_a_run(folder, monkeypatch) -> None:
     rounds = [f"round {n}: {part}" for n in (3, 4) for part in ("asking", "embedding", "training")]
     assert [*parts(monkeypatch, (3, 4))] == ["rehearsal", "reading", *rounds, "report"]
     assert [*guessed((3, 4), 9.0)] == [*parts(monkeypatch, (3, 4))]
+
+
+@pytest.mark.parametrize(
+    ("done", "update", "left"),
+    [
+        (0, False, [1, 2]),
+        (1, False, [2]),
+        (2, False, []),
+        (2, True, [3, 4]),
+        (3, False, [4]),
+        (3, True, [4]),
+    ],
+)
+def test_rounds_that_are_done_are_not_expected(folder, monkeypatch, done, update, left) -> None:
+    tiny.write(mechanism={"kind": "private_linear"}, rounds=[{}, {}], caps=None)
+    monkeypatch.setattr(RunFolder, "results", lambda self, rounds: [None] * min(done, rounds))
+    config = load_config(Path("config.yaml"))
+    config = replace(config, budget=replace(config.budget, periods=3))
+    assert [*rounds_left(RunFolder(Path("out")), config, update)] == left
 
 
 def test_more_expected_records_and_steps_take_longer_and_private_rows_tell_nothing(

@@ -66,6 +66,8 @@ def folder(path: Path, slot: Any = None) -> RunFolder:
 def watch(
     path: Path, form: QueryForm, teacher: Any = None, slot: Any = None, guess: int = 1000
 ) -> Watch:
+    if teacher is not None:
+        vars(teacher).setdefault("export", lambda path: None)  # the copy of a ledger
     return Watch(
         teacher=teacher,
         asked=Round(number=1, slot=0, queries=None, once=True, form=form, seed=0),
