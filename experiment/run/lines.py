@@ -49,8 +49,8 @@ def few_line(result: RoundResult, space: LabelSpace) -> str:
 
 
 def collapsed_line(result: RoundResult, space: LabelSpace) -> str:
-    """A line if the student says few of the classes that test rows have; empty if it does not."""
-    if space.kind != "class":
+    """A line if a taught student says few of the test rows' classes; empty if it does not."""
+    if space.kind != "class" or not result.taught:
         return ""
     counts = np.array(result.confusion)
     there, said = ((counts.sum(axis=axis) > 0).sum() for axis in (1, 0))

@@ -139,7 +139,9 @@ def _rows(path: Path, data: DataConfig, task: Task, console: Console) -> np.ndar
             console.warn(f"{path}, {line}")
         return columns.inputs("queries", table.columns)
     if not path.is_file():
-        raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
+        student = " A student labels folders of images: `labelwall classify --images`."
+        cure = student if path.is_dir() else ""
+        raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.{cure}")
     if not zipfile.is_zipfile(path):
         raise InvalidInput("queries", "an npz file, as numpy.savez writes it", str(path))
     queried = arrays.read_member(path, "x")

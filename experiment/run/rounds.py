@@ -173,7 +173,7 @@ def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -
     if collapsed := collapsed_line(results[-1], public.task.labels):
         console.say(f"round {number}: {collapsed}")
     if few := few_line(results[-1], public.task.labels):
-        console.say(f"round {number}: {few}")
+        console.warn(f"round {number}: {few}")
     known = estimates(results, results[-1].period)
     if (kept := best_round(known)) < number:
         texts = [e.text() for n in (number, kept) if (e := known[n - 1]) and e.known]

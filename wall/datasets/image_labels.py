@@ -241,5 +241,8 @@ def persons_of(
     if not (root / person).is_file():
         text = f"`{field}` must hold {person}, or {METADATA} a column of this name: image paths and"
         raise MissingData(f"{text} persons or groups. Found none in {str(root)!r}.")
-    lines = read_lines(root / person)[1]
+    header, lines = read_lines(root / person)
+    if len(header) != 2:
+        rule = f"a column of {METADATA}, or a file with the two columns path and person, or group"
+        raise InvalidInput("data.person", rule, f"{person} with {len(header)} columns")
     return _one_each(paths, ((cells[0], cells[1]) for cells in lines if len(cells) == 2))

@@ -289,7 +289,8 @@ def _classes(config: DataConfig, space: LabelSpace, field: str) -> LabelSpace:
         if not config.test:
             raise no_names(space)
         rule = "a folder with at least 2 class folders"
-        raise InvalidInput("data.test", rule, f"{config.test}: {listed(sorted({*test}))}")
+        cure = f"If a CSV file has the labels, name it {METADATA} there and give --label COLUMN."
+        raise InvalidInput("data.test", rule, f"{config.test}: {listed(sorted({*test}))}", cure)
     code = code_of(names)
     if unknown := sorted(label for label in {*test} if written(label) and code(label) < 0):
         rule = f"a folder of the classes {listed(names)}"

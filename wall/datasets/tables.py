@@ -38,6 +38,7 @@ from .databases import QUERY, queried, stored_table
 from .databases import SUFFIX as DUCKDB
 from .drawn import box_cells, drawn_rows
 from .folders import read_text, text_files
+from .image_labels import METADATA, is_image
 from .public_classes import classes_by_column, classes_read
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ TEXT = (".csv", ".tsv", ".txt")
 KINDS = f"file ({', '.join(TEXT + TYPED)}), or folder of texts or of `datasets`"
 SAVED = "state.json"  # in a folder that `datasets` saved
 PUBLIC = ("data.public", "data.test", "queries")  # fields that name no private table
+SAMPLE = 100  # cells of a column that may be names of images
 FILES = "text"  # the column with the content of a folder's texts
 
 
@@ -327,6 +329,13 @@ def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
         rule = "a table without columns of bytes or structures, as `datasets` keeps images"
         cure = f"Write images to folders, one for each class, or --data.ignore '[{nested[0]}]'."
         raise InvalidInput("data.public", rule, nested[0], cure)
+    if images := [name for name, cells in columns.items() if _names_images(cells)]:
+        rule = "a table without names of image files, which it does not open"
+        cure = (
+            f"To learn from the images, put it into each folder of images as {METADATA} and give "
+            f"the folders. To learn without them: --data.ignore '[{images[0]}]'."
+        )
+        raise InvalidInput("data.public", rule, images[0], cure)
     if not columns or not len(table.places):
         rule = "a table with rows and columns of features, or a folder of texts"
         raise InvalidInput("data.public", rule, "none")
@@ -346,6 +355,12 @@ def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
         cure = "`data.keep` lists columns to take all the same."
         raise InvalidInput("data.public", "rows that differ in some column", idle, cure)
     return Encoding(tuple(c for c in found if c.name not in idle)), idle
+
+
+def _names_images(cells: np.ndarray) -> bool:
+    """Whether most of a PUBLIC column's first cells are names of image files."""
+    shown = [isinstance(cell, str) and is_image(cell.strip()) for cell in cells[:SAMPLE]]
+    return 2 * sum(shown) > len(shown)
 
 
 def _no_features(config: DataConfig) -> set[str]:

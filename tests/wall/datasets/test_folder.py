@@ -319,6 +319,16 @@ def test_images_are_records_by_the_names_of_the_public_lines(diagnosed):
     assert cats[stable_hash("cat0.jpg")] == 1
 
 
+def test_a_file_of_persons_has_two_columns(diagnosed):
+    config, task = replace(diagnosed, person="who.csv"), describe(diagnosed)
+    file = Path(diagnosed.private or "", "who.csv")
+    file.write_text("path,age,who\ncat0,3,a\n")
+    with pytest.raises(InvalidInput, match=r"who\.csv with 3 columns"):
+        open_records(config, task, unit="person")
+    file.write_text("path,who\ncat0.png,a\ndog5.png,b\n")
+    assert len(open_records(config, task, unit="person").labels) == 2
+
+
 def test_metadata_tells_values(diagnosed):
     config = replace(diagnosed, labels="value", label="age", bounds=[0.0, 8.0])
     rewrite(config.private, ("private0,cat0,cat,0.5", "private0,cat0,cat,old"))

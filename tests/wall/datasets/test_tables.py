@@ -285,3 +285,14 @@ def test_names_of_columns_are_read_without_rows(tmp_path):
     assert column_names("data.private", path) == ["n", "word"]
     with pytest.raises(MissingData, match="existing"):
         column_names("data.private", tmp_path / "none.csv")
+
+
+def test_a_table_of_names_of_images_is_told_where_it_belongs(tmp_path):
+    lines = ["image,age,label", *(f"scan{n}.jpg,{n % 50},{'ab'[n % 2]}" for n in range(60))]
+    (tmp_path / "public.csv").write_text("\n".join(lines))
+    config = DataConfig("table", public=str(tmp_path / "public.csv"))
+    with pytest.raises(
+        InvalidInput, match=r"names of image files.*metadata\.csv.*ignore '\[image\]'"
+    ):
+        describe(config)
+    assert describe(replace(config, ignore=["image"])).labels.names == ("a", "b")
