@@ -73,35 +73,38 @@ def descend(
     zeros = np.zeros((inputs.shape[1], how.outputs))
     largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
     moving = Momentum(weights=zeros, velocity=zeros, largest=largest)
-    first: Gradient | None = None
-    asked, gradients, weights = list[Gradient](), list[np.ndarray](), list[np.ndarray]()
+    measured, weights = list[Gradient](), list[np.ndarray]()
+
+    def centred(gradient: np.ndarray) -> np.ndarray:
+        """Residuals of classes add up to 0."""
+        middle = gradient.mean(axis=1, keepdims=True) if how.labels == "class" else 0.0
+        return np.asarray(gradient - middle)
+
     for step in range(how.steps):
-        measured = measure.at(moving.weights)
-        if measured is None:
+        gradient = measure.at(moving.weights)
+        if gradient is None:
             break
-        if first is None:
-            first = measured
-            if start is not None and how.steps > 1:
-                moving.weights = start
-                continue
-        gradient = measured.mean
-        if how.labels == "class":  # residuals of classes add up to 0
-            gradient = gradient - gradient.mean(axis=1, keepdims=True)
-        moving.follow(gradient, rate(how.steps, measured.deviation))
+        measured.append(gradient)
+        if step == 0 and start is not None and how.steps > 1:
+            moving.weights = start
+            continue
+        moving.follow(centred(gradient.mean), rate(how.steps, gradient.deviation))
         # The later half counts; the first step, at weights of 0, if there is no other
         if 2 * step < max(how.steps - 1, 3):
-            asked, gradients, weights = [], [], []
-        asked.append(measured)
-        gradients.append(gradient)
+            weights = []
         weights.append(moving.weights)
-    if first is None or not asked:
+    if not weights:
         return None
+    # Later counts tell more of the records of earlier sums
+    pairs = zip(measured, measure.records, strict=True)
+    known = [gradient.of(float(records)) for gradient, records in pairs]
+    asked = known[-len(weights) :]
     rows = max(1, MAX_ENTRIES // (len(asked) * how.outputs))
     return Path(
-        first=first,
+        first=known[0],
         asked=asked,
         average=np.mean(weights, axis=0),
-        gradient=np.mean(gradients, axis=0),
-        deviation=asked[-1].deviation / math.sqrt(len(asked)),
+        gradient=centred(np.mean([step.mean for step in asked], axis=0)),
+        deviation=float(np.linalg.norm([step.deviation for step in asked])) / len(asked),
         inputs=inputs[:rows],
     )

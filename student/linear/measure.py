@@ -1,7 +1,7 @@
 """Noisy sums of gradients as gradients of a mean record, for inputs of length 1."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -64,13 +64,21 @@ class Gradient:
     ``weights``: of inputs of length 1, at which it was taken, float64 [d + 1, c]; ``mean``: the
     records' mean gradient with noise, float64 [d + 1, c]; ``deviation``: of the noise on each of
     its entries; ``clip``: length that residuals were clipped to. At weights of 0 all residuals are
-    equally long, so that gradients are taken for unclipped ones.
+    equally long, so that gradients are taken for unclipped ones. ``records``: that the sum was
+    divided by.
     """
 
     weights: np.ndarray = field(repr=False)
     mean: np.ndarray = field(repr=False)
     deviation: float
     clip: float
+    records: float
+
+    def of(self, records: float) -> "Gradient":
+        """The mean if there are so many ``records``."""
+        factor = self.records / records
+        mean, deviation = factor * self.mean, factor * self.deviation
+        return replace(self, mean=mean, deviation=deviation, records=records)
 
 
 def carried_axes(strength: float, classes: int, most: int) -> int:
@@ -97,9 +105,9 @@ class Measurements:
         if noisy is None:
             return None
         self.counts.append(float(noisy[-1] / COUNT))
-        records = float(np.mean(self.counts)) if how.gain == 1 else self.counts[-1]
+        records = float(self.records[-1])
         unit = residual_unit(sent, how.clip, how.length, how.labels)
-        total, first = how.gain * unit * max(MIN_RECORDS, records) * how.unit, not sent.any()
+        total, first = how.gain * unit * records * how.unit, not sent.any()
         if first:
             longest = partial(longest_residual, how.labels, how.outputs, first=True)
             total *= longest(how.clip) / longest(np.inf)
@@ -108,13 +116,36 @@ class Measurements:
             mean=noisy[:-1].reshape(sent.shape) / total,
             deviation=how.noise_multiplier * SENSITIVITY / total,
             clip=np.inf if first else how.clip,
+            records=records,
         )
+
+    @property
+    def records(self) -> np.ndarray:
+        """Numbers of records that sums are divided by, float64, one for each of ``counts``.
+
+        The most probable ones beside the counts' noise, if they follow a random walk. With a gain G
+        each of P persons counts from 1 / G, where its gradient is cut most, to 1. So a number is
+        from P / G to P, and from mean / G to G mean, as the mean is from P / G to P, too. They grow
+        slowly as gradients shrink: the walk moves by (1 - 1 / G) mean in one deviation of all
+        steps. Without a gain it stands still, and all numbers are the mean.
+        """
+        steps, gain = len(self.counts), self._settings.gain
+        mean = max(MIN_RECORDS, float(np.mean(self.counts)))
+        step = (1 - 1 / gain) * mean / self._settings.steps**0.5
+        walk = step**2 * np.minimum.outer(np.arange(steps), np.arange(steps))
+        inverse = np.linalg.inv(walk + self._count_noise**2 * np.eye(steps))
+        level = inverse.sum(axis=0) @ self.counts / inverse.sum()
+        numbers = level + walk @ inverse @ (self.counts - level)
+        return np.asarray(np.clip(numbers, mean / gain, mean * gain))
+
+    @property
+    def _count_noise(self) -> float:
+        return self._settings.noise_multiplier * SENSITIVITY / COUNT
 
     @property
     def count_noise(self) -> float:
         """Deviation of the mean of ``counts``."""
-        each = self._settings.noise_multiplier * SENSITIVITY / COUNT
-        return each / max(1, len(self.counts)) ** 0.5
+        return self._count_noise / max(1, len(self.counts)) ** 0.5
 
 
 def with_bias(features: np.ndarray, length: float) -> np.ndarray:

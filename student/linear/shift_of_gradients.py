@@ -11,6 +11,7 @@ had: the first, of sums of classes, and the mean of the later ones.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -42,8 +43,10 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     unshifted = np.stack([np.zeros(classes), np.log(softmax(logits[:rows], axis=1).mean(axis=0))])
     best, precisions = shift.fitted(unshifted)
     misfit = misfit_of_gradients(shift, unshifted, best, precisions)
-    foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
-    told = not foreign and shift.seen_in_totals(unshifted)
+    length = signal(shift.moments, precisions) - misfit.chance
+    unexplained = is_foreign(misfit, length)
+    foreign = unexplained and stands_out(shift.of_any_slope(misfit, best, precisions), length)
+    told = not unexplained and shift.seen_in_totals(unshifted)
     if not told or not replace(misfit, unshifted=shift.alike(precisions)).tells_of_a_shift:
         public = softmax(logits, axis=1).mean(axis=0)
         private = softmax(log(public))
@@ -114,19 +117,38 @@ class _Shift:
         missed = float(self.misfit(torch.tensor(unshifted), precisions))
         return missed / parameters > TOTALS_OF_SHIFT
 
+    def surprise(self, point: torch.Tensor, precisions: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The misfit, and how improbable the shares are before gradients are seen."""
+        _, private, public = self.shares(point)
+        away = ((public.log() - private.log()) ** 2).sum()
+        return self.misfit(point, precisions) + PRIOR_BY_GRADIENTS * away
+
     def fitted(self, start: np.ndarray) -> tuple[np.ndarray, list[torch.Tensor]]:
         """The most probable point near ``start``, and precisions that follow from it."""
         best, precisions = start, self.precisions(start)
-
-        def surprise(point: torch.Tensor) -> torch.Tensor:
-            _, private, public = self.shares(point)
-            away = ((public.log() - private.log()) ** 2).sum()
-            return self.misfit(point, precisions) + PRIOR_BY_GRADIENTS * away
-
         for _ in range(FITS_OF_SHARES):
-            best = minimised(surprise, best)
+            best = minimised(partial(self.surprise, precisions=precisions), best)
             precisions = self.precisions(best)
         return best, precisions
+
+    def of_any_slope(
+        self, misfit: Misfit, best: np.ndarray, precisions: Sequence[torch.Tensor]
+    ) -> Misfit:
+        """What is left of the ``misfit`` if the logits may have another common factor as well.
+
+        The classifier's own was fitted without offsets and shares. If labels are hardly
+        predictable, nearly all residuals are clipped, and it is far from the one that suits these.
+        """
+
+        def sloped(point: torch.Tensor) -> "_Shift":
+            return replace(self, logits=self.logits * point[2, 0].exp())
+
+        def surprise(point: torch.Tensor) -> torch.Tensor:
+            return sloped(point).surprise(point[:2], precisions)
+
+        start = np.vstack([best, np.zeros(best.shape[1])])
+        point = torch.tensor(minimised(surprise, start))
+        return replace(misfit, left=float(sloped(point).misfit(point[:2], precisions)))
 
 
 def misfit_of_gradients(
@@ -147,14 +169,15 @@ def signal(moments: Sequence[Moment], precisions: Sequence[torch.Tensor]) -> flo
     return sum(float((precision * moment.gradient**2).sum()) for moment, precision in pairs)
 
 
-def is_foreign(misfit: Misfit, signal: float) -> bool:
-    """Whether public rows are of another source than the records.
+def stands_out(misfit: Misfit, signal: float) -> bool:
+    """Whether the residual is 4.5 deviations above chance, and 33% of the ``signal`` beside it."""
+    above_chance = misfit.residual > FOREIGN_DEVIATIONS * math.sqrt(2 * misfit.chance)
+    return above_chance and misfit.residual > FOREIGN_OF_SIGNAL * signal
 
-    They are if all three hold: the residual is 4.5 deviations above chance; it is 33% of the
-    gradients' ``signal`` beside chance; it is 72% of what a shift of the shares had to explain.
+
+def is_foreign(misfit: Misfit, signal: float) -> bool:
+    """Whether the residual stands out, and is 72% of what a shift of the shares had to explain.
+
+    Public rows are of another source than the records if it also does by logits of any slope.
     """
-    return (
-        misfit.residual > FOREIGN_DEVIATIONS * math.sqrt(2 * misfit.chance)
-        and misfit.residual > FOREIGN_OF_SIGNAL * signal
-        and misfit.residual > FOREIGN_OF_SHIFT * misfit.to_explain
-    )
+    return stands_out(misfit, signal) and misfit.residual > FOREIGN_OF_SHIFT * misfit.to_explain

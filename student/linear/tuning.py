@@ -108,7 +108,8 @@ WINNING_VOTES = 4.0
 # tell beside chance, and as that of what a shift had to explain. Chosen on 15 tables, texts, MNIST
 # and photographs, epsilon 0.1 to 3 (2a3dc31b). A student of another scanner's digits had 44% right;
 # the released classifier, which is the student of foreign rows, has 94%. A model that is not quite
-# right misses by many times chance, but by a small part of the signal.
+# right misses by many times chance, but by a small part of the signal. The first two must be passed
+# with another slope of the logits, too (docs/decisions.md has what that changed).
 FOREIGN_DEVIATIONS, FOREIGN_OF_SIGNAL, FOREIGN_OF_SHIFT = 4.5, 0.33, 0.72
 # By counts: the misfit in multiples of what chance leaves; the part of the ballots that no shares
 # explain, at most 0.4 of alike rows; the residual's share of what a shift had to explain, or twice

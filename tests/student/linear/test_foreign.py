@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from labelwall.student.linear import shift_of_counts, shift_of_gradients
+from labelwall.student.linear.linear_model import fit
 from labelwall.student.linear.moments import Moment
 from labelwall.student.linear.shares import Misfit
 from labelwall.student.linear.shift_of_counts import compared
 from labelwall.student.linear.shift_of_gradients import shifted
+from tests.experiment import tiny
+from tests.student.linear.test_fits import settings, teacher
 
 EQUAL, SKEWED, RARE = [1 / 3] * 3, [0.7, 0.2, 0.1], [0.475, 0.475, 0.05]
 CELLS, DRAWS = 30, 8
@@ -105,3 +108,16 @@ def test_counts_of_another_source_are_hits_and_of_other_shares_no_alarms(
     assert seen_by_counts(private, public, 0.0, 1.0) == seen_by_counts(private, public, 0.0, 10.0)
     assert seen_by_counts(private, public, 0.0, 10.0) == 0.0
     assert seen_by_counts(private, public, 1.0, 1.0) > 0.7
+
+
+@pytest.mark.parametrize(("slope", "offset"), [(0.3, 1.0), (0.6, 1.0), (0.6, 1.2)])
+def test_labels_that_are_hardly_predictable_are_no_alarm(slope: float, offset: float) -> None:
+    """Nearly all residuals are clipped, so that the classifier's own factor is far off."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4_800, 8))
+    labels = (slope * x[:, 0] - offset + rng.logistic(size=len(x)) > 0).astype(np.int64)
+    features, how = tiny.integers(x), settings("class", 2, 7.4, 20)
+    model = fit(teacher(labels[:4_000], how, features[:4_000]), features[4_000:], how)
+    assert model is not None
+    assert model.shares is not None
+    assert not model.shares.foreign
