@@ -262,13 +262,12 @@ class Rehearsal:
 
     def alone(self, view: View, form: QueryForm) -> float:
         """Share of the labels, or R2 of values, that the public ones give without records, if they
-        are learned. Rows of classes with too few labels count as wrong.
+        are learned.
         """
         found = list[float]()
         for fold in range(tuning.FOLDS if self.settings.taught else 0):
             if (model := self._taught(view, form, fold)) is not None:
-                counted = len(model.inputs) / int((~self._asked(fold)).sum())
-                found.append(model.right * min(counted, 1.0))
+                found.append(model.right)
         return float(np.mean(found)) if found else 0.0
 
     def _by_queries(
