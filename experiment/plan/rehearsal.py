@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from ...student.asking.boosted import TREES
+from ...student.asking.boosted import TREES, Boosted
 from ...student.asking.features import (
     MAX_ROWS,
     axes_a_row,
@@ -24,6 +24,7 @@ from ...student.asking.features import (
     whitened,
 )
 from ...student.asking.matrix_round import MatrixRound, ask_matrices, cluster
+from ...student.asking.public_rows import labels_alone
 from ...student.linear.labelled import PublicLabels, labelled
 from ...student.linear.shift_of_counts import compared
 from ...student.public_settings import FirstFeatures, PublicSide
@@ -33,7 +34,7 @@ from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.features.embedder import Embedder, unit_length
 from ...wall.labels import has_truth
-from ...wall.matrices import nearest_cells
+from ...wall.matrices import MAX_DIMENSIONS, nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ...wall.questions import CellsForm, QueryForm, Round, RowForm
@@ -260,16 +261,28 @@ class Rehearsal:
             )
         return self._alone.get(key)
 
-    def alone(self, view: View, form: QueryForm) -> float:
-        """Share of the labels, or R2 of values, that the public ones give without records, if they
-        are learned. Rows of classes with too few labels count as wrong.
+    def alone(self, view: View, form: QueryForm, trees: Boosted | None = None) -> float:
+        """Share of the labels, or R2 of values, that learned public ones give without records.
+
+        A run says the same of more rows. ``trees``: of these labels.
         """
-        found = list[float]()
-        for fold in range(tuning.FOLDS if self.settings.taught else 0):
-            if (model := self._taught(view, form, fold)) is not None:
-                counted = len(model.inputs) / int((~self._asked(fold)).sum())
-                found.append(model.right * min(counted, 1.0))
-        return float(np.mean(found)) if found else 0.0
+        if not (self.settings.taught and self.labelled.public):
+            return 0.0
+        asked, (plain, rows) = self._seen(view.whiten, form), self.computed
+        seen = [(asked.spec, asked.labelled)]
+        if rows.shape[1] <= MAX_DIMENSIONS:
+            spec = on_plain(self.task, plain, self._box, 0)
+            seen.append((spec, Embedder(spec).embed(rows)[0]))
+        found = [
+            labels_alone(
+                [(spec, each[~self._asked(fold)]) for spec, each in seen],
+                self.labels[~self._asked(fold)],
+                self.task.labels,
+                trees,
+            )
+            for fold in range(tuning.FOLDS)
+        ]
+        return float(np.mean([best[1] if best else 0.0 for best in found]))
 
     def _by_queries(
         self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator, queries: int

@@ -155,7 +155,7 @@ def search(
         best = _taken(optima, lambda view: by_name[view.features].foreign(view))
         more = _by_count(best, by_name, progress)
         view = best.chosen.view
-        alone = by_name[view.features].alone(view, best.chosen.mechanism.query_form)
+        alone = by_name[view.features].alone(view, best.chosen.mechanism.query_form, trees)
     tried = [choice for optimum in optima for choice in optimum.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))

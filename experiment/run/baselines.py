@@ -6,7 +6,6 @@ from ...student.asking.public_rows import MIN_LABELLED, PublicRows
 from ...student.linear.labelled import labelled_classes
 from ...wall.features.embedder import unit_length
 from ...wall.labels import LabelSpace
-from ...wall.matrices import MAX_DIMENSIONS
 from ...wall.messages import ExtractorSpec
 from .summary import Baselines
 
@@ -22,15 +21,13 @@ def frequent(space: LabelSpace, truth: np.ndarray) -> tuple[str, float]:
 def baselines(public: PublicRows, asked: ExtractorSpec) -> Baselines | None:
     """The baselines of a classifier; None for other labels, and without test rows.
 
-    ``asked``: the features that the first round asked with, which are compared where the plain ones
-    have more dimensions than a teacher takes.
+    ``asked``: the features that the first round asked with.
     """
     space, truth = public.task.labels, public.data.test_labels
     if space.kind != "class" or not len(truth):
         return None
     free, features = None, public.features
-    wide = features.plain(public.first, "test").shape[1] > MAX_DIMENSIONS
-    spec = asked if wide else public.first
+    spec = public.first if public.plain_alone else asked
     if len(truth) >= MIN_LABELLED:
         chosen = np.random.default_rng(0).permutation(len(truth))[:MOST]
         rows = features.quantised(spec, "test")[chosen]
@@ -38,6 +35,6 @@ def baselines(public: PublicRows, asked: ExtractorSpec) -> Baselines | None:
         free = labelled_classes(rows, truth[chosen], length, len(space.names))
     return Baselines(
         frequent=frequent(space, truth),
-        public=public.alone(spec),
+        public=public.alone(asked),
         no_privacy=None if free is None else free.right,
     )

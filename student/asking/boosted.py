@@ -35,7 +35,8 @@ class Boosted:
         tensors: of the trunk of the network TREES, float32: those of all folds, whose sum is the
             mean of what the folds say.
         held: what is said of all PUBLIC rows, float32 [n, c], in the unit of the tensors.
-        right: share of the labels that this gives, or R2 of values.
+        right: share of the labels that this gives, none of classes with fewer than FOLDS; or R2 of
+            values.
     """
 
     tensors: dict[str, np.ndarray] = field(repr=False)
@@ -58,7 +59,7 @@ def boosted(rows: np.ndarray, labels: np.ndarray | None, space: LabelSpace) -> B
     if rows.shape[1] > MOST_COLUMNS or space.outputs > MOST_CLASSES:
         return None
     labelled, classes = np.flatnonzero(labels >= 0)[:MAX_ROWS], space.outputs
-    present = np.arange(classes)
+    known, present = len(labelled), np.arange(classes)
     if space.kind == "class":
         present = np.flatnonzero(np.bincount(labels[labelled], minlength=classes) >= FOLDS)
         labelled = labelled[np.isin(labels[labelled], present)]
@@ -82,7 +83,7 @@ def boosted(rows: np.ndarray, labels: np.ndarray | None, space: LabelSpace) -> B
     if space.kind == "value":
         right = r2_score(y, held[labelled, 0])
     else:
-        right = (present[held[labelled][:, present].argmax(axis=1)] == y).mean()
+        right = (present[held[labelled][:, present].argmax(axis=1)] == y).sum() / known
     parts = [_tensors(model, classes, unit / FOLDS) for model in models]
     tensors = {name: np.concatenate([of_fold[name] for of_fold in parts]) for name in parts[0]}
     return Boosted(tensors=tensors, held=(unit * held).astype(np.float32), right=float(right))

@@ -1,17 +1,20 @@
 """The public side's rows, and what it knows of them."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 
 from ...wall.datasets.data_config import PublicData, Task
 from ...wall.features.embedder import unit_length
+from ...wall.labels import LabelSpace
+from ...wall.matrices import MAX_DIMENSIONS
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress
 from ..linear.labelled import PublicLabels, labelled
 from ..public_settings import PublicSide
-from .boosted import boosted
+from .boosted import Boosted, boosted
 from .features import PublicFeatures, first_extractor
 
 MIN_LABELLED = 100  # rows that tell how frequent classes are
@@ -33,7 +36,7 @@ class PublicRows:
 
     ``first``: features of the first round, before they are whitened. ``learned``: labels of public
     rows that are learned beside the released ones, int64 [n], -1 elsewhere; None if labels of
-    public rows serve metrics alone.
+    public rows serve metrics alone. Underlined: what was computed already.
     """
 
     settings: PublicSide
@@ -42,6 +45,7 @@ class PublicRows:
     first: ExtractorSpec
     features: PublicFeatures
     learned: np.ndarray | None = None
+    _alone: dict[str, tuple[str, float] | None] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -91,16 +95,41 @@ class PublicRows:
         length = unit_length(extractor, features.shape[1])
         return labelled(features, self.learned, length, self.task.labels)
 
-    def alone(self, extractor: ExtractorSpec) -> tuple[str, float] | None:
-        """The best model of the labels that are learned, without private rows, and its share.
+    def alone(self, asked: ExtractorSpec) -> tuple[str, float] | None:
+        """The better model of the labels that are learned, by plain features or by ``asked`` ones.
 
-        The share of right labels, or R2 of values, is cross-validated. The model is boosted trees,
-        or logistic (of values: ridge) regression on these features. None if neither learns
-        anything.
+        None if neither learns anything.
         """
-        if self.learned is None or (regression := self.labelled(extractor)) is None:
+        if self.learned is None:
             return None
-        if (trees := self.features.trees) is not None and trees.right > regression.right:
-            return "boosted trees", trees.right
-        name = "ridge" if self.task.labels.kind == "value" else "logistic"
-        return f"{name} regression on {extractor.backbone} features", regression.right
+        if (key := asked.sha256()) not in self._alone:
+            specs = [self.first] if self.plain_alone else []
+            seen = [(spec, self.features.quantised(spec)) for spec in (*specs, asked)]
+            found = labels_alone(seen, self.learned, self.task.labels, self.features.trees)
+            self._alone[key] = found
+        return self._alone[key]
+
+    @property
+    def plain_alone(self) -> bool:
+        """Whether labels are learned by plain features: not of more than a teacher takes."""
+        return self.features.plain(self.first).shape[1] <= MAX_DIMENSIONS
+
+
+def labels_alone(
+    seen: Iterable[tuple[ExtractorSpec, np.ndarray]],
+    labels: np.ndarray,
+    space: LabelSpace,
+    trees: Boosted | None,
+) -> tuple[str, float] | None:
+    """The best model of PUBLIC ``labels`` without private rows, and its share.
+
+    The share of right labels, or R2 of values, is cross-validated. The model is boosted trees, or
+    logistic (of values: ridge) regression on features int8 [n, d] of one of the extractors.
+    """
+    found = [] if trees is None else [("boosted trees", trees.right)]
+    name = "ridge" if space.kind == "value" else "logistic"
+    for spec, features in seen:
+        length = unit_length(spec, features.shape[1])
+        if (model := labelled(features, labels, length, space)) is not None:
+            found.append((f"{name} regression on {spec.backbone} features", model.right))
+    return max(found, key=lambda each: each[1], default=None)

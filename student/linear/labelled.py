@@ -10,8 +10,8 @@ import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import minimize_scalar, nnls
-from scipy.special import log_softmax, logsumexp, ndtr
+from scipy.optimize import brentq, minimize_scalar, nnls
+from scipy.special import expit, log_softmax, logit, logsumexp, ndtr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegressionCV, Ridge, RidgeCV
 from sklearn.metrics import r2_score
@@ -21,8 +21,10 @@ from ...wall.label_kinds import half_ranges
 from ...wall.labels import LabelSpace
 from .fitted import FACTORS
 from .measure import MAX_ROWS, Gradient, unit_inputs
+from .moments import class_probabilities
 from .tuning import FOLDS, PENALTIES, UNLIKE_VALUES
 
+MIN_SHARE = 1e-6  # of classes with few labels
 LEAST_VALUES = 20  # rows, with fewer of which a regression tells nothing
 
 
@@ -33,7 +35,8 @@ class Labelled:
     Args:
         inputs: float64 [n, d + 1], of length 1.
         labels: int64 [n], indices of ``classes``.
-        classes: that have labels, int64 [k], k >= 2.
+        classes: that have FOLDS labels, int64 [k], k >= 2.
+        shares: of all classes among all labels, float64 [c].
         weights: of logistic regression on these rows, float64 [d + 1, c], 0 for other classes.
         held: logits of each row by a regression on other ones, float64 [n, k].
     """
@@ -41,16 +44,17 @@ class Labelled:
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     classes: np.ndarray
+    shares: np.ndarray
     weights: np.ndarray = field(repr=False)
     held: np.ndarray = field(repr=False)
 
     @property
     def right(self) -> float:
-        """Share of the labels that these alone give, cross-validated."""
-        return self.given(self.held)
+        """Share of all labels that these alone give, cross-validated: none of other classes."""
+        return self.given(self.held) * float(self.shares[self.classes].sum())
 
     def given(self, logits: np.ndarray) -> float:
-        """Share of the labels that ``logits``, float64 [n, k], give."""
+        """Share of these rows' labels that ``logits``, float64 [n, k], give."""
         return float((logits.argmax(axis=1) == self.labels).mean())
 
     def odds(self, logits: np.ndarray, others: np.ndarray) -> float:
@@ -127,7 +131,8 @@ def labelled_classes(
     """
     rows = np.flatnonzero(labels >= 0)[:MAX_ROWS]
     inputs, labels = unit_inputs(features[rows], length), labels[rows]
-    present = np.flatnonzero(np.bincount(labels, minlength=classes) >= FOLDS)
+    counts = np.bincount(labels, minlength=classes)
+    present = np.flatnonzero(counts >= FOLDS)
     if len(present) < 2:
         return None
     enough = np.flatnonzero(np.isin(labels, present))
@@ -142,7 +147,14 @@ def labelled_classes(
     paths = np.stack(list(model.coefs_paths_.values()), axis=-1)[:, best]
     for path, (_, fold) in zip(paths, StratifiedKFold(FOLDS).split(x, y), strict=True):
         held[fold] = x[fold] @ _layer(path)
-    return Labelled(inputs=x, labels=y, classes=present, weights=weights, held=held)
+    return Labelled(
+        inputs=x,
+        labels=y,
+        classes=present,
+        shares=counts / counts.sum(),
+        weights=weights,
+        held=held,
+    )
 
 
 def labelled_values(
@@ -182,7 +194,7 @@ def better(public: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarr
     longer = np.linalg.norm(public.held) / max(float(np.linalg.norm(logits)), 1e-9)
     logits, released = longer * logits, longer * released
     both = logits + public.held
-    if lost and max(public.right, public.given(both)) - public.given(logits) <= lost:
+    if lost and max(public.given(public.held), public.given(both)) - public.given(logits) <= lost:
         return weights, public.given(logits)
     sums, labels = public.odds(logits, both), public.odds(public.held, both)
     share = (sums + 0.5) / (sums + labels + 1)
@@ -214,15 +226,24 @@ def _sureness(public: Labelled, logits: np.ndarray) -> float:
 
 
 def _replaced(public: Labelled, weights: np.ndarray, layer: np.ndarray) -> np.ndarray:
-    """The ``weights`` with a new ``layer`` for the classes that have labels.
+    """The ``weights`` with a new ``layer`` for the classes that have labels enough.
 
-    Against classes without labels these stay as likely as the sums have them.
+    The others are then as likely as their labels are frequent or, without any, as the sums have
+    them. The layer's logits have another length, so that where it is unsure these would win.
     """
-    mixed, old = weights.copy(), weights[:, public.classes]
-    new = layer + old.mean(axis=1, keepdims=True)
-    mixed[:, public.classes] = new
-    less = [logsumexp(public.inputs @ each, axis=1).mean() for each in (old, new)]
-    mixed[-1, public.classes] += (less[0] - less[1]) / public.inputs[0, -1]
+    mixed, others = weights.copy(), np.setdiff1d(np.arange(weights.shape[1]), public.classes)
+    mixed[:, public.classes] = layer + weights[:, public.classes].mean(axis=1, keepdims=True)
+    if others.size:
+        released = class_probabilities(public.inputs @ weights).mean(axis=0)
+        target = np.where(public.shares > 0, public.shares, released)[others].sum()
+        target = float(np.clip(target, MIN_SHARE, 1 - MIN_SHARE))
+        parts = (public.inputs @ mixed[:, each] for each in (others, public.classes))
+        lead = np.subtract(*(logsumexp(each, axis=1) for each in parts))
+        less = lead - logit(target)  # by one of these each row would be on the target
+        offset = brentq(
+            lambda x: float(expit(lead - x).mean()) - target, less.min() - 1e-3, less.max() + 1e-3
+        )
+        mixed[-1, public.classes] += offset / public.inputs[0, -1]
     return mixed
 
 

@@ -206,6 +206,21 @@ def test_labels_of_public_rows_are_learned_or_serve_metrics(folder: Path, use: s
     assert checks.receipt()["charged"] == {"sum": 0}
 
 
+def test_public_labels_alone_are_judged_by_columns_too(folder: Path, capsys) -> None:
+    """By columns that the axes leave out. One number is said before the price and in the end."""
+    parts = {"private": (900, 3), "public": (200, 5), "test": (200, 6)}
+    for split, (x, y) in {split: tiny.rows(*drawn) for split, drawn in parts.items()}.items():
+        x[:, -2:] *= 4
+        tiny.change(**{f"{split}_x": x, f"{split}_y": y}, private_id=None)
+    told = {"mechanism": LINEAR | {"axes": 2}, "features": "raw", "expected_records": 900}
+    tiny.configure(**SETTINGS | told)
+    assert pipeline.main([*checks.RUN[:-1], "--public_labels", "train"]) == 0
+    said, told = capsys.readouterr().err, checks.summary()
+    name, alone = told["baselines"]["public"]
+    assert f"public labels alone: {100 * alone:.1f}% right by {name}" in said
+    assert alone > 0.8  # two axes say less than a half
+
+
 @pytest.mark.parametrize("kind", ["private_linear", "private_knn"])
 def test_public_labels_are_learned_once(folder: Path, kind: str, monkeypatch) -> None:
     """By the classifier that labels virtual rows, or by the student where there is none."""

@@ -18,6 +18,7 @@ from labelwall.experiment.plan.stand_ins import (
     ScaledVoters,
     StandInNoise,
 )
+from labelwall.student.asking.boosted import Boosted
 from labelwall.student.asking.matrix_round import MatrixRound, ask_matrices
 from labelwall.student.linear.tuning import RADIUS
 from labelwall.teacher.custody.groups import RoundConfig
@@ -231,8 +232,8 @@ def test_public_rows_unlike_the_test_split_are_seen(tmp_path, away, classes, for
 
 
 def test_what_public_labels_alone_give_is_forecast_and_said(tmp_path: Path) -> None:
-    """A hundred labels tell more of three classes than a tiny budget. Too few ones count as wrong,
-    and labels that serve metrics alone give nothing.
+    """A hundred labels tell more of three classes than a tiny budget: by axes, columns or trees.
+    Too few ones count as wrong, and labels that serve metrics alone give nothing.
     """
     stage = staged(tmp_path, sums.PrivateLinear(noise_multiplier=20.0))
     taught = replace(stage.settings, public_labels="train")
@@ -242,6 +243,9 @@ def test_what_public_labels_alone_give_is_forecast_and_said(tmp_path: Path) -> N
     right = learned.alone(view, form)
     x, y = learned.labelled.inputs, learned.labelled.labels
     assert right == pytest.approx(cross_val_score(LogisticRegression(), x, y).mean(), abs=0.06)
+    one_axis = sums.PrivateLinear(axes=1).query_form  # says less than columns as they are
+    assert learned.alone(view, one_axis) > right - 0.02
+    assert learned.alone(view, form, Boosted({}, x, right=0.99)) == pytest.approx(0.99)
     unknown = np.where(y == 2, 2 + np.arange(len(y)) % 200, y)  # a third, in many classes
     many = replace(learned.task, labels=label_space("class", [*map(str, range(202))], []))
     few = replace(learned, task=many, labelled=replace(learned.labelled, labels=unknown))

@@ -124,6 +124,14 @@ def test_a_float32_is_above_a_threshold_of_float64_exactly() -> None:
     assert (said[COUNT // 2 :] > 0).all()
 
 
+def test_labels_of_classes_with_few_count_as_wrong() -> None:
+    rows = np.repeat(np.float32([0, 1]), COUNT // 2)[:, np.newaxis]
+    labels = np.where(np.arange(COUNT) < FOLDS - 1, 2, np.repeat([0, 1], COUNT // 2))
+    trees = boosted(rows, labels, ClassLabels.of(3))
+    assert trees is not None
+    assert trees.right == 1 - (FOLDS - 1) / COUNT
+
+
 def test_trees_learn_nothing_where_labels_are_chance() -> None:
     """By the trees of all folds public rows would seem to be known."""
     _, rows, _ = table(3)

@@ -1,5 +1,5 @@
-"""Labels and values of public rows beside sums: never behind either, no class is forgotten, and
-values that differ are left.
+"""Labels and values of public rows beside sums: never behind either, no class is forgotten, few
+labels win seldom, and values that differ are left.
 """
 
 from dataclasses import replace
@@ -69,6 +69,30 @@ def test_a_class_without_public_labels_is_learned_from_the_sums() -> None:
     assert right.mean() > 0.8
     assert model.labels_given == 0.0  # its labels say nothing of the third class
     assert labelled_classes(features, np.zeros(N, dtype=np.int64), how.length, 3) is None
+
+
+def test_classes_with_few_labels_do_not_win_where_the_sums_are_noise() -> None:
+    """Fourteen classes have 0.5% of the rows each; they count as wrong in what labels give."""
+    likely = np.repeat([0.31, 0.005], [3, 14])
+    middles = np.vstack([1.2 * np.eye(3, 16), 0.6 * np.eye(14, 16, 2)])
+    how, scores = settings("class", 17, 1_000.0, 20), []
+    for seed in range(2):
+        rng, rows = np.random.default_rng(seed), []
+        for count in (4_000, 3_000, 300):
+            labels = rng.choice(17, count, p=likely / likely.sum())
+            rows.append((tiny.integers(middles[labels] + rng.normal(size=(count, 16))), labels))
+        (private, codes), (x, y), (public, labels) = rows
+        known = labelled_classes(public, labels, how.length, 17)
+        assert known is not None
+        assert len(known.labels) < len(labels)
+        alone = (unit_inputs(x, how.length) @ known.weights)[:, known.classes].argmax(axis=1)
+        right = float((known.classes[alone] == y).mean())
+        assert known.right == pytest.approx(right, abs=0.025)
+        model = fit(teacher(codes, how, private, seed), public, how, known)
+        assert model is not None
+        scores.append((right, (model.says(x).argmax(axis=1) == y).mean()))
+    by_labels, both = np.mean(scores, axis=0)
+    assert both > by_labels - 0.1
 
 
 class Set:
