@@ -90,28 +90,23 @@ def require_told(config: DataConfig, field: str, root: Path) -> None:
     if config.labels == "attributes":
         attribute_lines(field, root)
     elif in_metadata(config):
-        _metadata(field, root, config.label, "data.label")
+        _metadata(field, root, config.label)
 
 
-def _metadata(
-    field: str, root: Path, column: str, setting: str
-) -> tuple[int, int, Iterator[list[str]]]:
-    """(place of the paths, place of a column, lines) of a folder's metadata.csv.
+def _metadata(field: str, root: Path, column: str) -> Iterator[tuple[str, str]]:
+    """(path, cell of a column) in each line of a folder's metadata.csv.
 
-    Raises MissingData without the file, InvalidInput without the column, which a setting names.
+    Raises MissingData without the file, InvalidInput without the column.
     """
     if not (root / METADATA).is_file():
         raise MissingData(
             f"`{field}` must hold {METADATA}: image paths and the column {column!r}, which "
-            f"{setting} names. Found none in {str(root)!r}."
+            f"data.label names. Found none in {str(root)!r}."
         )
     header, lines = read_lines(root / METADATA)
-    require_known(setting, [column], header, f"a column of {METADATA} in {field}")
-    return (
-        _place_of_paths(header),
-        header.index(column),
-        (cells for cells in lines if len(cells) == len(header)),
-    )
+    require_known("data.label", [column], header, f"a column of {METADATA} in {field}")
+    at, place = _place_of_paths(header), header.index(column)
+    return ((cells[at], cells[place]) for cells in lines if len(cells) == len(header))
 
 
 def cells_of(
@@ -121,14 +116,13 @@ def cells_of(
 
     Raises as ``_metadata``.
     """
-    at, place, lines = _metadata(field, root, column, "data.label")
-    return _one_each(image_names(config, paths), ((cells[at], cells[place]) for cells in lines))
+    return _one_each(image_names(config, paths), _metadata(field, root, column))
 
 
 def _one_each(paths: Sequence[str], told: Iterator[tuple[str, str]]) -> list[str]:
     claims = dict[str, set[str]]()
     for path, cell in told:
-        claims.setdefault(path.strip(), set()).add(cell.strip())
+        claims.setdefault(path.strip().replace("\\", "/"), set()).add(cell.strip())
     each = (claims.get(path, set()) for path in paths)
     return [min(cells) if len(cells) == 1 else "" for cells in each]
 
