@@ -29,22 +29,23 @@ def train(
     """
     from .plan.show import announce, tell_columns
 
-    folder, entropy, given = RunFolder(run_dir), None, config
-    config = resumed(config, folder)
-    rehearsal = REHEARSAL if config.open else 0.0
-    with console.whole(guessed(rounds_left(folder, config, update), rehearsal)):
-        private = placed(given.private_side(), run_dir)
+    folder, entropy = RunFolder(run_dir), None
+    known = load_config(folder.config) if folder.config.exists() else config
+    rehearsal = REHEARSAL if known.open else 0.0
+    with console.whole(guessed(rounds_left(folder, known, update), rehearsal)):
+        private = placed(config.private_side(), run_dir)
         if not isolate and config.teacher is None:  # else another process alone looks into it
             from ..teacher.accounting.accountant import require_affordable
             from ..teacher.custody.places import require_budget, require_there
             from ..teacher.noise.entropy import SystemEntropy
 
             require_budget(private)
-            if not given.open:  # no data is read unless the plan is affordable
+            if not config.open:  # no data is read unless the plan is affordable
                 require_affordable(private.plan())
             require_there(config.data)  # before a rehearsal
             entropy = SystemEntropy()
         tell_columns(config.data, config.open, console)
+        given, config = config, resumed(config, folder)
         if config.open and config.teacher is not None:
             config = served(config, *service_plan(config.teacher))
             if (costs := config.budget.epsilon) < (most := given.budget.epsilon):

@@ -58,13 +58,20 @@ class PrivateRows:
         if self._records is None:
             base = self._open_records()
             forget_shards(self.directory)
+            enrolled = self.enrolled()
 
             def present(connection: sa.Connection) -> Records:
-                row_names.require_same(connection, base, self.budgets)
+                row_names.require_names(connection, base.names, enrolled)
+                row_names.require_places(connection, base, enrolled)
                 return record_updates.present(connection, base)
 
             self._records = self._ledger.in_custody(present)
         return self._records
+
+    def enrolled(self) -> bool:
+        """Whether records have budgets of their own."""
+        self._ledger.catch_up()
+        return len(self._ledger.individual_budgets.ids) > 0
 
     def of(self, ids: np.ndarray, owners: bool = False) -> Records:
         """The current records, at least those of ``ids`` (int64 [n]) that exist.

@@ -8,8 +8,9 @@ is public.
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,13 @@ from ...wall.datasets import arrays, readers
 from ...wall.datasets.columns import texts
 from ...wall.datasets.data_config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
-from ...wall.datasets.image_labels import image_names, is_image, labels_of, persons_of
+from ...wall.datasets.image_labels import (
+    image_names,
+    is_image,
+    labels_of,
+    persons_of,
+    without_suffixes,
+)
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import (
     TableFile,
@@ -38,6 +45,7 @@ from ...wall.progress import TaskProgress, no_progress
 from .persons import NOBODY, codes_in, codes_of, places, row_ids
 
 INPUTS, LABELS, IDS, PERSONS = "private_x", "private_y", "private_id", "private_person"  # of an npz
+NUMBERS, STEMS = "numbers", "stems"  # of ``Records.names``
 # Verdicts: what is wrong with a row, at most one thing each.
 GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID, NO_PERSON, NO_ID = range(7)
 
@@ -56,14 +64,16 @@ class Records:
 
     ``persons``: int64 [n], codes of the rows' persons; None where the unit of privacy is a row. An
     id is then one of person and row together (teacher/records/persons.py).
-    ``numbered``: whether a row is a record whose id is its place in the file.
+    ``names``: what ids are made of: "ids" or paths, "stems" of paths, or "numbers" of rows in their
+    file. ``marks``: of numbered rows, int64 [n], hashes of what the file says of each.
     """
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     ids: np.ndarray = field(repr=False)
     persons: np.ndarray | None = field(default=None, repr=False)
-    numbered: bool = False
+    names: str = "ids"
+    marks: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def owners(self) -> np.ndarray:
@@ -72,8 +82,9 @@ class Records:
 
     def take(self, rows: slice | np.ndarray) -> "Records":
         persons = None if self.persons is None else self.persons[rows]
+        marks = None if self.marks is None else self.marks[rows]
         columns = self.inputs[rows], self.labels[rows], self.ids[rows], persons
-        return Records(*columns, numbered=self.numbered)
+        return Records(*columns, names=self.names, marks=marks)
 
     def joined(self, more: "Records") -> "Records":
         """Rows joined with ``more``, which are of the same kind with other ids."""
@@ -82,7 +93,7 @@ class Records:
             np.concatenate([self.labels, more.labels]),
             np.concatenate([self.ids, more.ids]),
             None if self.persons is None else np.concatenate([self.persons, more.owners]),
-            numbered=self.numbered,
+            names=self.names,
         )
 
 
@@ -322,7 +333,8 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
             named = persons_of(config, "data.private", root, chosen, config.person)
             persons = codes_of(named)
         judged = _judged(task, images.pixels, labels, ids, faults, persons)
-        return replace(judged, other_files=len(files) - len(paths))
+        rows = replace(judged.rows, names=STEMS) if without_suffixes(config) else judged.rows
+        return replace(judged, rows=rows, other_files=len(files) - len(paths))
 
     return len(paths), read
 
@@ -376,7 +388,11 @@ def _array_rows(
     if PERSONS in columns:
         persons = codes_in(PERSONS, columns[PERSONS], len(inputs))
         ids = places(persons, earlier) if given is None else ids
-    return _numbered(_judged(task, inputs, labels, ids, {}, persons), given is None)
+    judged = _judged(task, inputs, labels, ids, {}, persons)
+    if given is not None or persons is not None:
+        return judged
+    written = zip(inputs, columns[LABELS], strict=True)
+    return _numbered(judged, (x.tobytes() + y.tobytes() for x, y in written))
 
 
 def private_table(config: DataConfig) -> TableFile:
@@ -433,7 +449,10 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         theirs = None if persons is None else persons[block]
         without = {NO_ID: unnamed[block]}
         judged = _judged(task, inputs[block], labels[block], ids[block], without, theirs)
-        return _numbered(judged, not (table.of_files or named in table.columns))
+        if table.of_files or named in table.columns or theirs is not None:
+            return judged
+        cells = [texts(column[block]).tolist() for column in table.columns.values()]
+        return _numbered(judged, (repr(row).encode() for row in zip(*cells, strict=True)))
 
     return len(ids), read
 
@@ -451,10 +470,11 @@ def _names(name: str, column: np.ndarray) -> np.ndarray:
     return texts(column)
 
 
-def _numbered(read: Ingested, unnamed: bool) -> Ingested:
-    """With the note whether the rows' places are their ids: those of persons' rows are not."""
-    numbered = unnamed and read.rows.persons is None
-    return replace(read, rows=replace(read.rows, numbered=numbered))
+def _numbered(read: Ingested, rows: Iterable[bytes]) -> Ingested:
+    """With marks of the ``rows``, whose places in the file are their ids."""
+    hashes = (int.from_bytes(sha256(row).digest()[:8], "big") >> 1 for row in rows)
+    marks = np.fromiter(hashes, dtype=np.int64)
+    return replace(read, rows=replace(read.rows, names=NUMBERS, marks=marks))
 
 
 def _judged(

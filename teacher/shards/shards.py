@@ -7,7 +7,7 @@ stay in its process.
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..mechanisms.voters import Voters
 from ..private_rows import PrivateRows
 from ..records import record_updates, row_names
 from ..records.embedding_cache import forget_shards
-from ..records.private_records import Records
+from ..records.private_records import NUMBERS, Records
 from ..search.cpu import ROW_BITS, ROW_MASK
 from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
@@ -187,11 +187,11 @@ class ShardedRows(PrivateRows):
 
         ``records``: a block, of which nothing but its form counts.
         """
-        if self.budgets and records.numbered:
+        if self.budgets and records.names == NUMBERS:
             rule = "0 for ind_knn and rows without ids (data.id; private_id of arrays)"
             raise InvalidInput("scale.shards", rule, self._scale.shards)
-        form = records.take(slice(0))
-        self._ledger.in_custody(partial(row_names.require_same, records=form, budgets=self.budgets))
+        names, budgets = records.names, self.enrolled()
+        self._ledger.in_custody(lambda opened: row_names.require_names(opened, names, budgets))
 
     def _trained(self, index: "ShardedIndex", teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""

@@ -161,7 +161,7 @@ def test_who_removes_a_row_by_its_place_is_told_to_leave_it_there(folder, capsys
     arrays = stored("data.npz")
     np.savez("data.npz", **{name: rows for name, rows in arrays.items() if name != "private_id"})
     assert records("remove", "--ids", "5", "--dry_run") == 2
-    assert "had some and have none" in capsys.readouterr().err
+    assert "by their ids, and are by their numbers now" in capsys.readouterr().err
     shutil.rmtree("custody")
     assert ask(9) == 0
     assert records("remove", "--ids", "5", "--dry_run") == 0

@@ -3,6 +3,7 @@
 An image's lines are those that name it. Its label and its person are functions of these alone.
 """
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -105,6 +106,9 @@ def _metadata(field: str, root: Path, column: str) -> Iterator[tuple[str, str]]:
         )
     header, lines = read_lines(root / METADATA)
     require_known("data.label", [column], header, f"a column of {METADATA} in {field}")
+    if header.count(column) > 1:
+        rule = f"a column of {METADATA} in {field} that differs from others in name"
+        raise InvalidInput("data.label", rule, column)
     at, place = _place_of_paths(header), header.index(column)
     return ((cells[at], cells[place]) for cells in lines if len(cells) == len(header))
 
@@ -122,24 +126,33 @@ def cells_of(
 def _one_each(paths: Sequence[str], told: Iterator[tuple[str, str]]) -> list[str]:
     claims = dict[str, set[str]]()
     for path, cell in told:
-        claims.setdefault(path.strip().replace("\\", "/"), set()).add(cell.strip())
-    each = (claims.get(path, set()) for path in paths)
+        claims.setdefault(_as_path(path), set()).add(cell.strip())
+    each = (claims.get(_as_path(path), set()) for path in paths)
     return [min(cells) if len(cells) == 1 else "" for cells in each]
 
 
-def image_names(config: DataConfig, paths: Sequence[str]) -> list[str]:
-    """What names images, in metadata.csv, too: their paths, without suffixes if it has none.
+def _as_path(cell: str) -> str:
+    """A path as it is compared: by slashes, in Unicode's composed form, from the folder on."""
+    return unicodedata.normalize("NFC", cell.strip().replace("\\", "/")).removeprefix("./")
 
-    PUBLIC lines decide that: those of the test images, or of the public images if there are no test
-    images. Images of one name are one record.
+
+def image_names(config: DataConfig, paths: Sequence[str]) -> list[str]:
+    """What names images as records, and in metadata.csv: their paths, or these without suffixes."""
+    return list(map(_bare, paths) if without_suffixes(config) else paths)
+
+
+def without_suffixes(config: DataConfig) -> bool:
+    """Whether metadata.csv tells labels, and most of its PUBLIC lines name images without suffixes.
+
+    Those of the test images count, or of the public images if there are no test images.
     """
-    for _, root in _public_roots(config)[:1]:
+    for _, root in _public_roots(config)[:1] if in_metadata(config) else ():
         if header := _header(root / METADATA):
             at = _place_of_paths(header)
             lines = read_lines(root / METADATA)[1]
             suffixed = [is_image(each[at].strip()) for each in lines if len(each) == len(header)]
-            return list(paths if 2 * sum(suffixed) >= len(suffixed) else map(_bare, paths))
-    return list(paths)
+            return 2 * sum(suffixed) < len(suffixed)
+    return False
 
 
 def _place_of_paths(header: Sequence[str]) -> int:
@@ -238,5 +251,6 @@ def persons_of(
     header, lines = read_lines(root / person)
     if len(header) != 2:
         rule = f"a column of {METADATA}, or a file with the two columns path and person, or group"
-        raise InvalidInput("data.person", rule, f"{person} with {len(header)} columns")
+        name = "data.person" if field == "data.private" else "data.group"
+        raise InvalidInput(name, rule, f"{person} with {len(header)} columns")
     return _one_each(paths, ((cells[0], cells[1]) for cells in lines if len(cells) == 2))

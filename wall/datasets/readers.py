@@ -32,6 +32,7 @@ from .image_labels import (
     persons_of,
     public_labels_of,
     require_told,
+    without_suffixes,
     written_labels,
 )
 from .public_classes import classes_by_column, classes_read
@@ -280,6 +281,9 @@ def _classes(config: DataConfig, space: LabelSpace, field: str) -> LabelSpace:
         require_folder("data.public", config.public)
     test, public = written_labels(config)
     by_column = in_metadata(config)
+    if by_column and config.test and not any(test):
+        rule = f"images that {METADATA} names, by its column file_name or its first one"
+        raise InvalidInput("data.test", rule, f"no label of any image in {config.test}")
     if not space.names and by_column and (test or public):
         space = label_space("class", classes_by_column(test, public, config.label, field))
     elif not space.names:
@@ -304,7 +308,8 @@ def labels_read(config: DataConfig) -> list[str]:
         empty = empty_folders(config)
         named = f"folders without images, which are no classes: {listed(empty)}"
         return [named] if empty and config.labels == "class" else []
-    lines = [f"labels: the column {config.label} of {METADATA} in each folder"]
+    bare = ", whose paths are without suffixes" if without_suffixes(config) else ""
+    lines = [f"labels: the column {config.label} of {METADATA} in each folder{bare}"]
     public = np.array(written_labels(config)[1], dtype=object)
     names = describe(config).labels.names if config.labels == "class" else ()
     return lines + (classes_read(names, public) if names else [])
@@ -341,7 +346,8 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     if not has_truth(test_labels).all():
         told = ATTRIBUTES if config.labels == "attributes" else METADATA
         place = "in class folders" if by_folders(config) else f"with a label in {told}"
-        raise InvalidInput("data.test", f"images {place} only", f"another one in {config.test}")
+        other = paths[int(np.flatnonzero(~has_truth(test_labels))[0])]
+        raise InvalidInput("data.test", f"images {place} only", str(root / other))
     data = PublicData(inputs=inputs, labels=known, test_inputs=test_inputs, test_labels=test_labels)
     if not config.group:
         return data

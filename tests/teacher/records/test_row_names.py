@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
 from labelwall.teacher.records import record_updates
-from labelwall.teacher.records.private_records import Records
-from labelwall.teacher.records.row_names import NAMES, require_same
+from labelwall.teacher.records.private_records import NUMBERS, Records, open_records
+from labelwall.teacher.records.row_names import NAMES, require_names, require_places
+from labelwall.wall.datasets.data_config import DataConfig
+from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import LedgerMismatch
 
-WITHOUT, OTHERS = "had no ids and have some now", "no longer the same rows"
+OTHERS = "these are other rows than before"
 
 
 @pytest.fixture
@@ -21,47 +24,92 @@ def ledger() -> Iterator[sa.Connection]:
         yield connection
 
 
-def rows(count: int, numbered: bool = True) -> Records:
-    inputs = np.random.default_rng(5).normal(size=(100, 3)).astype(np.float32)[:count]
-    labels, ids = np.arange(count, dtype=np.int64) % 3, np.arange(count, dtype=np.int64)
-    return Records(inputs, labels, ids, numbered=numbered)
+def opened(connection: sa.Connection, records: Records, budgets: bool = False) -> None:
+    """What a process does that opens these records."""
+    require_names(connection, records.names, budgets)
+    require_places(connection, records, budgets)
+
+
+def rows(count: int, names: str = NUMBERS) -> Records:
+    """Rows whose marks tell them; their inputs are as public rows say, so they tell nothing."""
+    inputs, labels = np.zeros((count, 3), dtype=np.float32), np.zeros(count, dtype=np.int64)
+    ids, marks = np.arange(count, dtype=np.int64), np.arange(count, dtype=np.int64) ** 2
+    return Records(inputs, labels, ids, names=names, marks=marks if names == NUMBERS else None)
 
 
 def moved(records: Records) -> Records:
     """The same rows in another order, so under other numbers."""
-    return replace(records, inputs=records.inputs[::-1], labels=records.labels[::-1])
+    marks = None if records.marks is None else records.marks[::-1]
+    return replace(records, inputs=records.inputs[::-1], marks=marks)
 
 
 def test_rows_with_budgets_stay_in_their_places(ledger: sa.Connection) -> None:
-    require_same(ledger, rows(20), budgets=True)
-    require_same(ledger, rows(30), budgets=True)  # more may follow
-    require_same(ledger, rows(30).take(np.arange(30)), budgets=True)
-    relabelled = replace(rows(30), labels=np.roll(rows(30).labels, 1))
+    opened(ledger, rows(20))
+    opened(ledger, rows(20), budgets=True)
+    opened(ledger, rows(30), budgets=True)  # more may follow
+    read_otherwise = replace(rows(30), inputs=np.ones((30, 4), np.float32))  # by other public rows
+    opened(ledger, read_otherwise, budgets=True)
     without_one = rows(30).take(np.delete(np.arange(30), 4))
-    for other in (moved(rows(30)), relabelled, without_one, rows(29)):
+    for other in (moved(rows(30)), without_one, rows(29)):
         with pytest.raises(LedgerMismatch, match=OTHERS):
-            require_same(ledger, other, budgets=True)
-    with pytest.raises(LedgerMismatch, match=WITHOUT):
-        require_same(ledger, rows(30, numbered=False), budgets=True)
+            opened(ledger, other, budgets=True)
+    with pytest.raises(LedgerMismatch, match="by their numbers, and are by their ids now"):
+        opened(ledger, rows(30, "ids"), budgets=True)
     assert len(ledger.execute(sa.select(NAMES)).all()) == 1
 
 
-def test_other_rows_may_change_until_ids_come_into_use(ledger: sa.Connection) -> None:
-    require_same(ledger, rows(20), budgets=False)
-    require_same(ledger, rows(20, numbered=False), budgets=False)
-    require_same(ledger, moved(rows(20)), budgets=False)
+def test_rows_may_change_until_ids_come_into_use(ledger: sa.Connection) -> None:
+    opened(ledger, rows(20))
+    opened(ledger, rows(20, "ids"))
+    opened(ledger, rows(0))
+    opened(ledger, rows(20))
+    opened(ledger, moved(rows(19)))
     record_updates.remove(ledger, np.array([3], dtype=np.int64))
-    require_same(ledger, moved(rows(20)), budgets=False)
+    opened(ledger, moved(rows(19)))
     with pytest.raises(LedgerMismatch, match=OTHERS):  # row 3 would vote again
-        require_same(ledger, rows(20), budgets=False)
-    with pytest.raises(LedgerMismatch, match=WITHOUT):
-        require_same(ledger, rows(20, numbered=False), budgets=False)
+        opened(ledger, rows(19))
+    with pytest.raises(LedgerMismatch, match="by their ids now"):
+        opened(ledger, rows(19, "ids"))
 
 
 def test_rows_with_ids_may_lie_anywhere(ledger: sa.Connection) -> None:
-    named = rows(20, numbered=False)
-    require_same(ledger, named, budgets=True)
-    require_same(ledger, moved(named), budgets=True)
-    require_same(ledger, named.take(slice(7)), budgets=True)
-    with pytest.raises(LedgerMismatch, match=WITHOUT):
-        require_same(ledger, rows(20), budgets=True)
+    named = rows(20, "ids")
+    opened(ledger, named, budgets=True)
+    opened(ledger, moved(named), budgets=True)
+    opened(ledger, named.take(slice(7)), budgets=True)
+    for names in (NUMBERS, "stems"):
+        with pytest.raises(LedgerMismatch, match=f"by their {names} now"):
+            opened(ledger, rows(20, names), budgets=True)
+
+
+def test_numbered_rows_have_marks_of_their_own_cells(tmp_path: Path) -> None:
+    """Public rows, by which cells are read, change no mark; the row's label and cells do."""
+    lines = [f"{n / 4},{'ab'[n % 2]}" for n in range(40)]
+    place = {split: tmp_path / f"{split}.csv" for split in ("private", "public", "test")}
+    for path in place.values():
+        path.write_text("\n".join(["size,label", *lines]))
+    config = DataConfig("table", **{split: str(path) for split, path in place.items()})
+    before = open_records(config, describe(config))
+    place["public"].write_text("\n".join(["size,label", *lines, "900,a"]))
+    lines[3] = "0.75,a"  # it was b
+    lines[5] = "6.1,b"
+    place["private"].write_text("\n".join(["size,label", *lines]))
+    after = open_records(config, describe(config))
+    assert (before.names, after.names) == (NUMBERS, NUMBERS)
+    assert not np.array_equal(before.inputs, after.inputs)
+    assert before.marks is not None
+    assert after.marks is not None
+    assert np.flatnonzero(before.marks != after.marks).tolist() == [3, 5]
+    path = tmp_path / "rows.npz"
+    x = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
+    every = []
+    for label in ("a", "b"):
+        y = np.array(["a", "b", label] * 3)
+        both = {f"{split}_{what}": v for split in place for what, v in (("x", x), ("y", y))}
+        np.savez(path, **both)
+        arrays = DataConfig("arrays", path=str(path))
+        found = open_records(arrays, describe(arrays)).marks
+        assert found is not None
+        assert len({*found.tolist()}) == 9
+        every.append(found)
+    assert np.flatnonzero(every[0] != every[1]).tolist() == [2, 5, 8]

@@ -323,7 +323,7 @@ def test_shards_are_merged_by_ranges_of_ids(tmp_path, monkeypatch, merged, unit)
 
 
 def test_shards_take_no_budgets_by_numbers(tmp_path):
-    numbered = replace(tiny.records(), numbered=True)
+    numbered = replace(tiny.records(), names="numbers")
     with pytest.raises(InvalidInput, match=r"scale\.shards.*rows without ids"):
         tiny.ready(tmp_path / "ind", "ind_knn", numbered, shards=2)
     tiny.ready(tmp_path / "sums", "private_linear", numbered, shards=2)

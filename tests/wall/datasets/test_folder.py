@@ -288,7 +288,7 @@ def test_a_column_of_metadata_tells_labels_persons_and_groups(diagnosed):
     assert len({*records.persons.tolist()}) == 3
     assert facts(config)[:2] == [
         "classes: cat, dog",
-        "labels: the column kind of metadata.csv in each folder",
+        "labels: the column kind of metadata.csv in each folder, whose paths are without suffixes",
     ]
     # Lines that differ tell nothing, nor does one that is no line; a repeated one does
     rewrite(config.private, ("private0,cat0,cat", "private0,cat0,dog,1\nprivate0,cat0,cat"))
