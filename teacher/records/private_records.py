@@ -263,20 +263,6 @@ def read_id(data: DataConfig) -> Callable[[str], int]:
     return stable_hash if place.is_dir() and not is_table(place) else id_of  # paths, or cells
 
 
-def received(columns: Mapping[str, np.ndarray]) -> Records:
-    """Records of arrays that a custodian sent: inputs, labels, ids, and persons if there are any.
-
-    Raises InvalidInput for persons, or ids beside them, that are not whole numbers, one a row.
-    """
-    inputs, labels, ids = (columns[name] for name in ("inputs", "labels", "ids"))
-    if "persons" not in columns:
-        return Records(inputs, labels, ids)
-    if ids.dtype != np.int64 or ids.shape != inputs.shape[:1]:
-        raise InvalidInput("records.ids", "int64, one for each row", shape_text(ids))
-    persons = codes_in("records.persons", columns["persons"], len(inputs))
-    return Records(inputs, labels, row_ids(persons, ids), persons)
-
-
 def _blocks(
     config: DataConfig,
     task: Task,

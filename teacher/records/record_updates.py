@@ -5,12 +5,15 @@ it frees, on PostgreSQL the table is written anew, and no digest is kept. The da
 hold it, as may a server's WAL and backups; they are the custodian's to clean.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import sqlalchemy as sa
 
 from ...wall.errors import InvalidInput, shape_text
 from ..ledger import ledger_tables
 from .embedding_cache import row_digests
+from .persons import codes_in, row_ids
 from .private_records import Records
 
 TABLE = "updates"
@@ -22,6 +25,20 @@ updates = sa.Table(
     sa.Column("label", sa.BigInteger),  # null: removed
     sa.Column("input", sa.LargeBinary),
 )
+
+
+def received(columns: Mapping[str, np.ndarray]) -> Records:
+    """Records of arrays that a custodian sent: inputs, labels, ids, and persons if there are any.
+
+    Raises InvalidInput for persons, or ids beside them, that are not whole numbers, one a row.
+    """
+    inputs, labels, ids = (columns[name] for name in ("inputs", "labels", "ids"))
+    if "persons" not in columns:
+        return Records(inputs, labels, ids)
+    if ids.dtype != np.int64 or ids.shape != inputs.shape[:1]:
+        raise InvalidInput("records.ids", "int64, one for each row", shape_text(ids))
+    persons = codes_in("records.persons", columns["persons"], len(inputs))
+    return Records(inputs, labels, row_ids(persons, ids), persons)
 
 
 def present(connection: sa.Connection, base: Records) -> Records:

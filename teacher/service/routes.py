@@ -20,7 +20,7 @@ from ...wall.matrices import MATRICES
 from ...wall.messages import Queries, canonical_json
 from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
 from ..records.persons import codes_of
-from ..records.private_records import received
+from ..records.record_updates import received
 from . import replies
 from .callers import Analyst, Anyone, Custodian
 from .extractors import accepted
