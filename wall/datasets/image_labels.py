@@ -251,6 +251,6 @@ def persons_of(
     header, lines = read_lines(root / person)
     if len(header) != 2:
         rule = f"a column of {METADATA}, or a file with the two columns path and person, or group"
-        name = "data.person" if field == "data.private" else "data.group"
+        name = "data.group" if field == "data.test" else "data.person"
         raise InvalidInput(name, rule, f"{person} with {len(header)} columns")
     return _one_each(paths, ((cells[0], cells[1]) for cells in lines if len(cells) == 2))
