@@ -12,7 +12,7 @@ from ..wall.messages import ExtractorSpec, blank_inputs
 from ..wall.progress import Progress
 from .classifiers.linear_ensemble import shard_key, train_ensemble
 from .ledger.ledger import Ledger
-from .mechanisms.base import Charging, Mechanism
+from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates, row_names
 from .records.embedding_cache import Embedding, PlainFeatures, forget, forget_shards
@@ -45,7 +45,6 @@ class PrivateRows:
         progress: Progress,
     ) -> None:
         self._open_records, self._ledger, self._space = open_records, ledger, space
-        self.budgets = any(each.charging is Charging.PREPAID for each in mechanisms)
         self._needs = {need for mechanism in mechanisms for need in mechanism.needs}
         self.directory, self.batch_size, self.workers = directory, batch_size, workers
         self.device, self._progress = device, progress

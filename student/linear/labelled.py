@@ -237,8 +237,8 @@ def _replaced(public: Labelled, weights: np.ndarray, layer: np.ndarray) -> np.nd
         released = class_probabilities(public.inputs @ weights).mean(axis=0)
         target = np.where(public.shares > 0, public.shares, released)[others].sum()
         target = float(np.clip(target, MIN_SHARE, 1 - MIN_SHARE))
-        parts = (public.inputs @ mixed[:, each] for each in (others, public.classes))
-        lead = np.subtract(*(logsumexp(each, axis=1) for each in parts))
+        logits = public.inputs @ mixed
+        lead = logsumexp(logits[:, others], axis=1) - logsumexp(logits[:, public.classes], axis=1)
         less = lead - logit(target)  # by one of these each row would be on the target
         offset = brentq(
             lambda x: float(expit(lead - x).mean()) - target, less.min() - 1e-3, less.max() + 1e-3

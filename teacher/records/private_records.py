@@ -82,9 +82,14 @@ class Records:
 
     def take(self, rows: slice | np.ndarray) -> "Records":
         persons = None if self.persons is None else self.persons[rows]
-        marks = None if self.marks is None else self.marks[rows]
-        columns = self.inputs[rows], self.labels[rows], self.ids[rows], persons
-        return Records(*columns, names=self.names, marks=marks)
+        return Records(
+            inputs=self.inputs[rows],
+            labels=self.labels[rows],
+            ids=self.ids[rows],
+            persons=persons,
+            names=self.names,
+            marks=None if self.marks is None else self.marks[rows],
+        )
 
     def joined(self, more: "Records") -> "Records":
         """Rows joined with ``more``, which are of the same kind with other ids."""

@@ -20,7 +20,7 @@ from ...wall.labels import LabelSpace
 from ...wall.messages import ExtractorSpec, blank_inputs
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
 from ..ledger.ledger import Ledger
-from ..mechanisms.base import Mechanism
+from ..mechanisms.base import Charging, Mechanism
 from ..mechanisms.voters import Voters
 from ..private_rows import PrivateRows
 from ..records import record_updates, row_names
@@ -83,6 +83,7 @@ class ShardedRows(PrivateRows):
         super().__init__(lambda: like, ledger, space, mechanisms, directory=directory, **place)
         self._stream, self._scale, self._key = stream, scale, shard_key(directory)
         self._source = source
+        self._prepaid = any(each.charging is Charging.PREPAID for each in mechanisms)
         self._root = directory / f"shards-{scale.shards}"
         self._folders = [self._root / f"{number:04d}" for number in range(scale.shards)]
 
@@ -187,7 +188,7 @@ class ShardedRows(PrivateRows):
 
         ``records``: a block, of which nothing but its form counts.
         """
-        if self.budgets and records.names == NUMBERS:
+        if self._prepaid and records.names == NUMBERS:
             rule = "0 for ind_knn and rows without ids (data.id; private_id of arrays)"
             raise InvalidInput("scale.shards", rule, self._scale.shards)
         names, budgets = records.names, self.enrolled()
