@@ -24,9 +24,10 @@ from labelwall.student.asking.features import principal_axes
 from labelwall.student.public_settings import IMAGENET
 from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.data_config import DataConfig
+from labelwall.wall.datasets.image_labels import is_image
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
-from labelwall.wall.labels import class_names
+from labelwall.wall.labels import class_names, code_of
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite
 
@@ -50,14 +51,15 @@ class Images:
 
 def in_folders(images: Path) -> Images:
     """32 x 32 colour images in one folder a class."""
-    names = class_names(readers.class_folders(images / SPLITS[0]), [])
     paths = {}
     for split in SPLITS:
-        found = [path for path in folders.list_files(images / split) if readers.is_image(path)]
+        found = [path for path in folders.list_files(images / split) if is_image(path)]
         paths[split] = [found[row] for row in folders.constant_order(found)]
+    names = class_names([path.split("/")[0] for path in paths[SPLITS[0]]], [])
+    code = code_of(names)
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
-        labels = readers.classes_of(paths[split][part], names)
+        labels = [code(path.split("/")[0]) for path in paths[split][part]]
         pixels = readers.read_images(images / split, paths[split][part], (32, 32), 3).pixels
         return pixels, np.array(labels, dtype=np.int64)
 

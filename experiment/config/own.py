@@ -26,7 +26,7 @@ from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets import readers
 from ...wall.datasets.data_config import BOX, SHAPES, SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
-from ...wall.datasets.image_labels import is_image, public_labels_of
+from ...wall.datasets.image_labels import is_image, labels_of
 from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
@@ -408,7 +408,7 @@ def _look_at_folders(config: DataConfig, space: LabelSpace) -> Findings:
         raise InvalidInput(name, "a folder with readable images", str(public))
     # A multiple of 4: networks halve the image twice.
     side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
-    labels = public_labels_of(config, space, f"data.{name}", public, paths)
+    labels = labels_of(config, space, f"data.{name}", public, paths)
     labelled = int(has_truth(labels).sum())
     if test is not None:
         labelled = max(labelled, sum(is_image(path) for path in list_files(test)))

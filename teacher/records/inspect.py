@@ -10,10 +10,9 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.datasets.columns import texts
-from ...wall.datasets.csv_files import read_lines
 from ...wall.datasets.data_config import DataConfig
 from ...wall.datasets.folders import list_files
-from ...wall.datasets.image_labels import ATTRIBUTES, by_folders, cells_of, is_image
+from ...wall.datasets.image_labels import by_folders, is_image, written_of
 from ...wall.datasets.readers import is_deep, modes
 from ...wall.datasets.sources import describe
 from ...wall.datasets.tables import encoding
@@ -117,21 +116,11 @@ def _of_greys(folder: Path, images: np.ndarray) -> list[str]:
 
 
 def _written(config: DataConfig) -> np.ndarray:
-    """Each row's label as its file has it: texts, object [n].
-
-    An image's label is its top folder, or what a CSV file tells of it.
-    """
+    """Each row's label as its file has it: texts, object [n]."""
     if config.source == "folder":
         root = Path(config.private or "")
         paths = list(filter(is_image, list_files(root)))
-        if config.labels == "attributes":
-            told = filter(None, read_lines(root / ATTRIBUTES)[1])
-            lines = {path: ", ".join(cells) for path, *cells in told}
-            return np.array([lines.get(path, "no line") for path in paths], dtype=object)
-        if not by_folders(config):
-            cells = cells_of(config, "data.private", root, paths, config.label)
-            return np.array(cells, dtype=object)
-        return np.array([path.rpartition("/")[0].split("/")[0] for path in paths], dtype=object)
+        return np.array(written_of(config, "data.private", root, paths), dtype=object)
     if config.source == "arrays":
         return texts(required_member(config.path, LABELS))
     return texts(private_table(config).columns[config.label])

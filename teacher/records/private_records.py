@@ -23,7 +23,7 @@ from ...wall.datasets.image_labels import (
     image_names,
     is_image,
     labels_of,
-    persons_of,
+    told_of,
     without_suffixes,
 )
 from ...wall.datasets.sources import PUBLISHED
@@ -208,6 +208,8 @@ def ingest_more(
             raise InvalidInput("rows", rule, "a folder")
         if data.source != "folder":
             size, _, channels = task.input_shape
+            if data.labels == "attributes":  # as the rows in use have them
+                data = replace(data, source="folder", classes=list(task.labels.names))
             data = replace(data, source="folder", path=None, image_size=size, channels=channels)
         return ingest(replace(data, private=str(rows)), task, progress, unit)
     if not rows.is_file():
@@ -311,20 +313,20 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
     root = readers.require_folder("data.private", config.private)
     files = list_files(root)
     paths = [path for path in files if is_image(path)]
+    truth = labels_of(config, task.labels, "data.private", root, paths)
+    labels = task.labels.encode("data.private", truth)
+    ids = np.array([*map(stable_hash, image_names(config, paths))], dtype=np.int64)
+    persons = None
+    if unit == "person":
+        persons = codes_of(told_of(config, "person", "data.private", root, paths))
+    names = STEMS if without_suffixes(config) else Records.names
 
     def read(block: slice) -> Ingested:
-        chosen = paths[block]
-        size, channels = config.image_size, config.channels
+        chosen, size, channels = paths[block], config.image_size, config.channels
         images = readers.read_images(root, chosen, (size, size), channels, progress, config.white)
-        truth = labels_of(config, task.labels, "data.private", root, chosen)
-        labels = task.labels.encode("data.private", truth)
-        ids = np.array([*map(stable_hash, image_names(config, chosen))], dtype=np.int64)
-        persons, faults = None, {UNREADABLE: ~images.readable}
-        if unit == "person":
-            named = persons_of(config, "data.private", root, chosen, config.person)
-            persons = codes_of(named)
-        judged = _judged(task, images.pixels, labels, ids, faults, persons)
-        rows = replace(judged.rows, names=STEMS) if without_suffixes(config) else judged.rows
+        theirs, faults = None if persons is None else persons[block], {UNREADABLE: ~images.readable}
+        judged = _judged(task, images.pixels, labels[block], ids[block], faults, theirs)
+        rows = replace(judged.rows, names=names)
         return replace(judged, rows=rows, other_files=len(files) - len(paths))
 
     return len(paths), read

@@ -17,11 +17,11 @@ from .private_records import INPUTS, inputs_of
 def require_form(config: DataConfig) -> None:
     """Raise InvalidInput unless private rows have the form of the public ones.
 
-    That is an array's dtype and shape, and the header of the file that tells a folder's labels,
-    which may be missing (MissingData). No row is read.
+    That is an array's dtype and shape, and the header of metadata.csv that tells images' labels or
+    persons, which may be missing (MissingData). No row is read.
     """
-    if config.source == "folder" and config.private:
-        require_told(config, "data.private", Path(config.private))
+    for setting in ("label", "person") if config.source == "folder" and config.private else ():
+        require_told(config, setting, "data.private", Path(config.private or ""))
     if config.source != "arrays" or not Path(config.path or "").exists():
         return  # a missing file is an error where it is read
     path = arrays.require_arrays(config.path)

@@ -114,9 +114,9 @@ def test_groups_of_rows_that_are_held_out_and_of_images(frame, tmp_path: Path) -
                 pixels = np.full((8, 8), 9 * n + (name == "cat"), np.uint8)
                 Image.fromarray(pixels).save(tmp_path / split / name / f"{n}.png")
     lines = [f"{name}/{n}.png,scanner {n}" for name in ("cat", "dog") for n in range(2)]
-    (tmp_path / "test" / "who.csv").write_text("\n".join(["path,group", *lines]))
+    (tmp_path / "test" / "metadata.csv").write_text("\n".join(["path,scanner", *lines]))
     config = DataConfig(
-        "folder", public="public", test="test", group="who.csv", channels=1, image_size=8
+        "folder", public="public", test="test", group="scanner", channels=1, image_size=8
     )
     images = read_public(config)
     assert images.test_groups is not None

@@ -74,10 +74,10 @@ class DataConfig:
             saved, or folders of txt files: one folder a class, as of images).
         labels: class (a row has one class), attributes (each of some attributes is present or
             absent), for celeba and market1501 (always), fashion_mnist (derived from its classes),
-            folder (attributes.csv in each folder: path, then 0 or 1 in a named column for each
-            attribute) and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row
-            has a real number), for tables, folder (metadata.csv in each folder) and arrays
-            (private_y, public_y, test_y of numbers, [n]).
+            folder (a column of 0 and 1 in each folder's metadata.csv for each attribute) and arrays
+            (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real number),
+            for tables, folder (metadata.csv in each folder) and arrays (private_y, public_y, test_y
+            of numbers, [n]).
         bounds: [low, high] of the values, public (their unit); a private row's value outside is
             moved to the bound. Declare them without looking at private rows.
         root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
@@ -118,13 +118,12 @@ class DataConfig:
             itself, or a folder with one; needs labelwall[text]). With mechanism: auto the better of
             that model and hashed, by rehearsal.
         person: where a private row's person is named, for privacy.unit: person: a table's column;
-            for image folders a column of metadata.csv, path (the folder below the class folder;
-            the first folder if a CSV file tells the labels) or the name of a CSV file in private,
-            of lines of path and person; empty for arrays, which have private_person.
+            for image folders a column of metadata.csv in private, or path (the folder below the
+            class folder; the first folder if metadata.csv tells the labels); empty for arrays,
+            which have private_person.
         group: name of a table's column by which the measures of the test rows are told, too, such
             as an age band or a scanner (public); it stays a feature unless ignore lists it. For
-            folder a column of metadata.csv, or the name of a CSV file in test, of lines of path
-            and group.
+            folder a column of metadata.csv in test, or path, as for person.
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
@@ -132,9 +131,9 @@ class DataConfig:
             0 is black. When null a DICOM file's own limits, and 65535 for others; for your own
             images by the public ones.
         classes: the public list of names of classes or attributes, in order (names); when empty,
-            the labels of the test and public rows, or the columns of test's attributes.csv (for
-            folder), or numbers by test_y and public_y (for arrays). Published data sets have their
-            own.
+            the labels of the test and public rows, or numbers by test_y and public_y (for arrays).
+            Attributes of images are these columns of metadata.csv; when empty all of test's (or
+            public's) but those of paths, person and group. Published data sets have their own.
     """
 
     source: Source = "mnist5k"

@@ -21,17 +21,15 @@ from .data_config import DataConfig, PublicData, Task, no_names
 from .drawn import shapes
 from .folders import constant_order, is_hidden, list_files
 from .image_labels import (
-    ATTRIBUTES,
     METADATA,
     SUFFIXES,
-    attribute_lines,
     by_folders,
-    class_folders,
-    in_metadata,
+    columns_of,
     is_image,
-    persons_of,
-    public_labels_of,
+    labels_of,
+    none_told,
     require_told,
+    told_of,
     without_suffixes,
     written_labels,
 )
@@ -88,7 +86,8 @@ def empty_folders(config: DataConfig) -> list[str]:
         return []
     root = Path(config.test or config.public or "")
     names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
-    return sorted(name for name in names - {*class_folders(root)} if not is_hidden(name))
+    held = {path.split("/")[0] for path in list_files(root) if is_image(path)}
+    return sorted(name for name in names - held if not is_hidden(name))
 
 
 def image_files(field: str, root: Path) -> list[str]:
@@ -258,18 +257,19 @@ class Rows:
 def describe(config: DataConfig) -> Task:
     """The task. Undeclared names of classes are those that the test and public labels name.
 
-    Undeclared attributes are the columns of attributes.csv in the test folder, or in the public one
-    if there is no test folder.
+    Raises InvalidInput, MissingData.
     """
     space, tested = config.declared_labels, bool(config.test)
     if config.draws and not (tested or space.names):
         raise no_names(space)
     field, path = ("data.test", config.test) if tested else ("data.public", config.public)
     root = Path() if config.draws and not tested else require_folder(field, path)
-    if tested:
-        require_told(config, field, root)
+    for setting in ("label", "group") if tested else ():
+        require_told(config, setting, field, root)
     if config.labels == "attributes":
-        space = label_space(config.labels, space.names or attribute_lines(field, root)[0][1:])
+        space = label_space(config.labels, columns_of(config, "label"))
+        if not space.names:
+            raise none_told(["attributes"], field, root)
     if config.labels == "class":
         space = _classes(config, space, field)
     return Task(space, (config.image_size, config.image_size, config.channels))
@@ -280,21 +280,22 @@ def _classes(config: DataConfig, space: LabelSpace, field: str) -> LabelSpace:
     if not (space.names or config.draws):
         require_folder("data.public", config.public)
     test, public = written_labels(config)
-    by_column = in_metadata(config)
+    by_column = not by_folders(config)
     if by_column and config.test and not any(test):
         rule = f"images that {METADATA} names, by its column file_name or its first one"
         raise InvalidInput("data.test", rule, f"no label of any image in {config.test}")
-    if not space.names and by_column and (test or public):
+    if not space.names and by_column and any([*test, *public]):
         space = label_space("class", classes_by_column(test, public, config.label, field))
     elif not space.names:
         space = label_space("class", class_names(test, public))
     names = space.names
-    if len(names) < 2 or (config.test and not test):
+    if len(names) < 2 or (config.test and not any(test)):
         if not config.test:
             raise no_names(space)
         rule = "a folder with at least 2 class folders"
         cure = f"If a CSV file has the labels, name it {METADATA} there and give --label COLUMN."
-        raise InvalidInput("data.test", rule, f"{config.test}: {listed(sorted({*test}))}", cure)
+        found = listed(sorted({*filter(None, test)}))
+        raise InvalidInput("data.test", rule, f"{config.test}: {found}", cure)
     code = code_of(names)
     if unknown := sorted(label for label in {*test} if written(label) and code(label) < 0):
         rule = f"a folder of the classes {listed(names)}"
@@ -304,12 +305,12 @@ def _classes(config: DataConfig, space: LabelSpace, field: str) -> LabelSpace:
 
 def labels_read(config: DataConfig) -> list[str]:
     """Lines about PUBLIC labels: folders that are no classes, or what a column's labels are."""
-    if not in_metadata(config):
+    if by_folders(config):
         empty = empty_folders(config)
-        named = f"folders without images, which are no classes: {listed(empty)}"
-        return [named] if empty and config.labels == "class" else []
+        return [f"folders without images, which are no classes: {listed(empty)}"] if empty else []
     bare = ", whose paths are without suffixes" if without_suffixes(config) else ""
-    lines = [f"labels: the column {config.label} of {METADATA} in each folder{bare}"]
+    told = "columns" if config.labels == "attributes" else f"the column {config.label}"
+    lines = [f"labels: {told} of {METADATA} in each folder{bare}"]
     public = np.array(written_labels(config)[1], dtype=object)
     names = describe(config).labels.names if config.labels == "class" else ()
     return lines + (classes_read(names, public) if names else [])
@@ -332,7 +333,7 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         paths = [paths[row] for row in constant_order(paths)]
         images = read_images(root, paths, (size, size), channels, progress, config.white)
         damaged += [str(root / paths[row]) for row in np.flatnonzero(~images.readable)]
-        labels = public_labels_of(config, space, field, root, paths)
+        labels = labels_of(config, space, field, root, paths)
         rows.append((images.pixels, labels))
     if damaged:
         rule = f"folders of readable images of at most {MAX_PIXELS} pixels"
@@ -344,12 +345,11 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         return PublicData.untested(space, inputs, known)
     test_inputs, test_labels = rows[1]
     if not has_truth(test_labels).all():
-        told = ATTRIBUTES if config.labels == "attributes" else METADATA
-        place = "in class folders" if by_folders(config) else f"with a label in {told}"
+        place = "in class folders" if by_folders(config) else f"with a label in {METADATA}"
         other = paths[int(np.flatnonzero(~has_truth(test_labels))[0])]
         raise InvalidInput("data.test", f"images {place} only", str(root / other))
     data = PublicData(inputs=inputs, labels=known, test_inputs=test_inputs, test_labels=test_labels)
     if not config.group:
         return data
-    groups = persons_of(config, "data.test", root, paths, config.group)
+    groups = told_of(config, "group", "data.test", root, paths)
     return replace(data, test_groups=np.array(groups, dtype=object))

@@ -89,8 +89,9 @@ def test_private_rows_of_another_form_are_refused_before_a_rehearsal(tmp_path):
     for split in ("private", "test"):
         (tmp_path / split).mkdir()
     several = {"private": str(tmp_path / "private"), "test": str(tmp_path / "test")}
-    with pytest.raises(MissingData, match=r"data\.private.*attributes\.csv"):
-        places.require_there(DataConfig(source="folder", labels="attributes", **several))
+    config = DataConfig("folder", labels="attributes", classes=["round", "red"], **several)
+    with pytest.raises(MissingData, match=r"data\.private.*metadata\.csv"):
+        places.require_there(config)
 
 
 def test_who_asks_others_names_no_persons_of_its_own():

@@ -101,7 +101,7 @@ def test_persons_flat_images_and_attributes_are_told(tmp_path):
     files = [f"p{number % 3}/{number}.png" for number in range(4)]
     for split, cells in (("private", ["1", "0", "maybe", "1"]), ("test", ["0", "1", "1", "0"])):
         lines = [f"{file},{cell}" for file, cell in zip(files, cells, strict=True)]
-        (tmp_path / split / "attributes.csv").write_text("\n".join(["path,round", *lines, ""]))
+        (tmp_path / split / "metadata.csv").write_text("\n".join(["path,round", *lines, ""]))
     places = {split: str(tmp_path / split) for split in ("private", "public", "test")}
     config = DataConfig("folder", labels="attributes", person="path", image_size=8, **places)
     text = preview(config, unit="person")

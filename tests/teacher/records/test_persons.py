@@ -111,15 +111,15 @@ def test_the_folder_below_the_class_names_a_person(photos):
         ingest_more(Path(photos.private or ""), replace(photos, person=""), task, unit="person")
 
 
-def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos):
+def test_lines_name_persons_and_two_for_a_row_name_nobody(photos):
     """A row that two persons claim is neither's, so that neither's coming or going moves it."""
-    config = DataConfig(**{**vars(photos), "person": "persons.csv"})
+    config = DataConfig(**{**vars(photos), "person": "who"})
     task = describe(config)
-    with pytest.raises(MissingData, match=r"persons\.csv"):
+    with pytest.raises(MissingData, match=r"metadata\.csv"):
         open_records(config, task, unit="person")
-    lines = ["path,person", "cat/ann/1.png,a", "cat/ann/1.png,a ", "cat/ann/2.png,b", '"broken']
+    lines = ["path,who", "cat/ann/1.png,a", "cat/ann/1.png,a ", "cat/ann/2.png,b", '"broken']
     lines += ["cat/ann/2.png,c", "dog/ann/1.png,a,b", "dog/bob/1.png,c"]
-    (Path(config.private or "") / "persons.csv").write_text("\n".join(lines))
+    (Path(config.private or "") / "metadata.csv").write_text("\n".join(lines))
     records = open_records(config, task, unit="person")
     assert rows_of(records) == {code_of("a"): 1, code_of("c"): 1}
 

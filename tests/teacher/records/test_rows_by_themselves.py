@@ -421,19 +421,19 @@ PATHS = ["c/p0/0.png", "0.png", "a/0.png", "a/p9/\u00e9.png", "a/p9/9.txt", "a/.
 
 
 def folder_config(root, **settings):
-    """Public and test folders with both classes, an attributes.csv and a metadata.csv."""
+    """Public and test folders with both classes, and a metadata.csv."""
     for split in ("public", "test"):
         for name in ("a", "b"):
             (root / split / name).mkdir(parents=True, exist_ok=True)
             (root / split / name / "0.png").write_bytes(image_bytes(7))
-        (root / split / "attributes.csv").write_text("path,x,y\na/0.png,1,0\nb/0.png,0,1\n")
-        (root / split / "metadata.csv").write_text("path,x,who\na/0.png,1,e\nb/0.png,0,f\n")
+        lines = "path,x,y,who\na/0.png,1,0,e\nb/0.png,0,1,f\n"
+        (root / split / "metadata.csv").write_text(lines)
     places = {split: str(root / split) for split in ("private", "public", "test")}
     return DataConfig("folder", image_size=8, **places, **settings)
 
 
 def write_folder(root, rows, end=b"\n"):
-    """The images, an attributes.csv and a persons.csv, by the rows' columns."""
+    """The images and a metadata.csv, by the rows' columns."""
     folder = root / "private"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -441,18 +441,16 @@ def write_folder(root, rows, end=b"\n"):
         path = folder / row.get("place", row["path"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(row["file"])
-    (folder / "attributes.csv").write_bytes(csv_bytes(rows, ["path", "x", "y"], end=end))
-    (folder / "persons.csv").write_bytes(csv_bytes(rows, ["path", "who"], end=end))
-    (folder / "metadata.csv").write_bytes(csv_bytes(rows, ["path", "x", "who"], end=end))
+    (folder / "metadata.csv").write_bytes(csv_bytes(rows, ["path", "x", "y", "who"], end=end))
 
 
 @pytest.mark.parametrize(
     ("labels", "person", "end"),
     [
         ("class", "path", b"\n"),
-        ("class", "persons.csv", b"\n"),
-        ("attributes", "persons.csv", b"\n"),
-        ("attributes", "persons.csv", b"\r"),
+        ("class", "who", b"\n"),
+        ("attributes", "who", b"\n"),
+        ("attributes", "who", b"\r"),
         ("metadata", "who", b"\n"),
         ("value", "who", b"\r\n"),
     ],

@@ -1,4 +1,4 @@
-"""Image folders of one's own, with classes or an attributes.csv, and the decoding of images."""
+"""Image folders of one's own, with or without a metadata.csv, and the decoding of images."""
 
 import os
 import shutil
@@ -13,6 +13,7 @@ from labelwall.experiment.config.own import own_settings
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.private_records import ingest_more, open_records
 from labelwall.teacher.records.source import require_form
+from labelwall.wall.datasets import image_labels
 from labelwall.wall.datasets.data_config import DataConfig, Task
 from labelwall.wall.datasets.folders import stable_hash
 from labelwall.wall.datasets.readers import decode, read_images
@@ -189,7 +190,7 @@ def test_links_to_folders_are_followed_without_loops(image_folders, tmp_path):
     np.testing.assert_array_equal(before.inputs, after.inputs)
 
 
-# --- attributes.csv
+# --- metadata.csv
 
 
 CSV = "path,round,red\ncat/0.png,1,1\ncat/1.png,0,1\ndog/0.png, 1 ,-1\n"
@@ -199,7 +200,7 @@ CSV = "path,round,red\ncat/0.png,1,1\ncat/1.png,0,1\ndog/0.png, 1 ,-1\n"
 def attributes(image_folders):
     """The image folders with three listed images each; the others of public and test are gone."""
     for split, path in image_folders.items():
-        (Path(path) / "attributes.csv").write_text(CSV)
+        (Path(path) / "metadata.csv").write_text(CSV)
         for image in Path(path).rglob("*.png"):
             if split != "private" and f"{image.parent.name}/{image.name}" not in CSV:
                 image.unlink()
@@ -220,14 +221,15 @@ def test_folders_have_their_tables_attributes(attributes):
     assert words[words.index("round") + 1] == words[words.index("red") + 1] == "2"
     # Columns are read by their names, and lines that say anything else are left out
     private = "path,red,x,round\ncat/0.png,1,?,1\ncat/1.png,2,0,1\ncat/2.png,1\ndog/0.png,0,9,1\n"
-    (Path(attributes.private or "") / "attributes.csv").write_text(private)
+    private += "dog/1.png,1,0,0\ndog/1.png,1,0,1\n"
+    (Path(attributes.private or "") / "metadata.csv").write_text(private)
     assert sorted(open_records(attributes, task).labels.tolist()) == [1, 3]
 
 
 def test_tables_that_do_not_fit_are_refused(attributes):
     task = describe(attributes)
     private, public, test = (
-        Path(folder or "") / "attributes.csv"
+        Path(folder or "") / "metadata.csv"
         for folder in (attributes.private, attributes.public, attributes.test)
     )
     private.write_text("path,red\n")
@@ -242,11 +244,12 @@ def test_tables_that_do_not_fit_are_refused(attributes):
     with pytest.raises(InvalidInput, match=r"data\.test"):
         read_public(attributes)
     test.write_text("path,red,red\n")
-    with pytest.raises(InvalidInput, match=r"attributes\.csv"):
+    with pytest.raises(InvalidInput, match=r"column of metadata\.csv in data\.test that differs"):
         describe(attributes)
-
-
-# --- metadata.csv
+    for text in ("", "\n", "path\n"):
+        test.write_text(text)
+        with pytest.raises(MissingData, match=r"`data\.test` must hold metadata\.csv with a"):
+            describe(attributes)
 
 
 @pytest.fixture
@@ -319,14 +322,53 @@ def test_images_are_records_by_the_names_of_the_public_lines(diagnosed):
     assert cats[stable_hash("cat0.jpg")] == 1
 
 
-def test_a_file_of_persons_has_two_columns(diagnosed):
-    config, task = replace(diagnosed, person="who.csv"), describe(diagnosed)
-    file = Path(diagnosed.private or "", "who.csv")
-    file.write_text("path,age,who\ncat0,3,a\n")
-    with pytest.raises(InvalidInput, match=r"who\.csv with 3 columns"):
-        open_records(config, task, unit="person")
-    file.write_text("path,who\ncat0.png,a\ndog5.png,b\n")
-    assert len(open_records(config, task, unit="person").labels) == 2
+def test_attributes_are_the_other_columns_or_those_that_are_named(diagnosed):
+    """Images of both kinds, told by stems, beside persons and groups in one file."""
+    for root in (diagnosed.private, diagnosed.public, diagnosed.test):
+        file = Path(root or "", "metadata.csv")
+        lines = [line.split(",") for line in file.read_text().splitlines()[1:-1]]
+        rows = [f"{who},{name},{int(kind == 'cat')},1" for who, name, kind, _ in lines]
+        file.write_text("\n".join(["who,file_name,cat,image", *rows]))
+    config = replace(diagnosed, labels="attributes", label="label", person="who", group="who")
+    task, records = describe(config), open_records(config, describe(config), unit="person")
+    assert task.labels == AttributeLabels(("cat", "image"))
+    assert sorted(records.labels.tolist()) == [2] * 6 + [3] * 6
+    assert records.names == "stems"
+    assert facts(config)[1].startswith(
+        "labels: columns of metadata.csv in each folder, whose paths"
+    )
+    named = replace(config, classes=["image", "cat"], person="", group="")
+    assert describe(named).labels == AttributeLabels(("image", "cat"))
+    assert sorted(open_records(named, describe(named)).labels.tolist()) == [1] * 6 + [3] * 6
+    with pytest.raises(InvalidInput, match=r"`data\.classes` must be .*Did you mean 'cat'"):
+        describe(replace(config, classes=["cats", "image"]))
+
+
+def test_a_public_file_is_read_once_until_it_changes(diagnosed, monkeypatch):
+    read, files = image_labels.read_lines, list[Path]()
+    monkeypatch.setattr(image_labels, "read_lines", lambda file: read(files.append(file) or file))
+    for _ in range(2):
+        read_public(diagnosed)
+        facts(diagnosed)
+        open_records(diagnosed, describe(diagnosed))
+    public = [file for file in files if file.parent != Path(diagnosed.private)]
+    assert sorted(public) == sorted(
+        Path(diagnosed.places[split] or "", "metadata.csv") for split in ("public", "test")
+    )
+    rewrite(diagnosed.test, ("x,absent.png,emu,3", "x,cat0,emu,3"))
+    with pytest.raises(InvalidInput, match=r"with a label in metadata\.csv"):
+        read_public(diagnosed)
+
+
+@pytest.mark.parametrize("setting", ["person", "group"])
+def test_a_column_that_nothing_has_is_told_before_a_run(diagnosed, setting):
+    config = replace(diagnosed, **{setting: "whom"})
+    read = require_form if setting == "person" else describe
+    with pytest.raises(InvalidInput, match=rf"`data\.{setting}` must be .*Did you mean 'who'"):
+        read(config)
+    Path(diagnosed.private or "", "metadata.csv").write_text("\n")
+    with pytest.raises(MissingData, match=r"`data\.private` must hold metadata\.csv with a header"):
+        require_form(diagnosed)
 
 
 def test_metadata_tells_values(diagnosed):
