@@ -215,7 +215,7 @@ def plan(args: Sequence[str]) -> int:
 
 def compare(args: Sequence[str]) -> int:
     """Run several methods on the same split, students and budgets, for one table (JSON, CSV,
-    Markdown, LaTeX) and a plot. The methods are those of a file, or --methods on your own data:
+    Markdown) and a plot. The methods are those of a file, or --methods on your own data:
     each then has its noise from --epsilon and its settings from public rows. Each cell is a
     separate release of the same records, which spends the sum. The same command continues a
     comparison that was interrupted.

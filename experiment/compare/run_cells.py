@@ -66,7 +66,7 @@ from ..run.door import resumed
 from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .cells import Cell, Reference
-from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv, to_latex
+from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv
 
 Lines = list[dict[str, Any]]
 # Inputs of a model, and which of the rows are finite
@@ -108,8 +108,8 @@ def run_cells(
 ) -> tuple[Lines, Lines]:
     """Run, or finish, all cells; returns the table's rows, and a line for each cell.
 
-    Nothing is read before every budget is affordable. Writes comparison.json, .md, .csv and .tex
-    and a plot into ``out``, also of cells that are there already. ``measure``: of MEASURES, what
+    Nothing is read before every budget is affordable. Writes comparison.json, .md and .csv and
+    a plot into ``out``, also of cells that are there already. ``measure``: of MEASURES, what
     the table and the plot show. ``processes``: how many cells run at a time, as far as memory
     goes, each in a process of its own if there are several; all share the threads of the first
     cell's configuration.
@@ -203,7 +203,6 @@ def _write(
     tables = f"{render(rows)}\n\n{spent(cells)}\n", groups_table(lines)
     write_file(out / "comparison.md", "\n".join(filter(None, tables)))
     write_file(out / "comparison.csv", to_csv(lines))
-    write_file(out / "comparison.tex", to_latex(lines, spent(cells)))
     write_file(out / f"{measure or MEASURES[0]}_by_epsilon.svg", plot(rows))
     return rows, lines
 

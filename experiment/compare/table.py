@@ -1,8 +1,7 @@
-"""A comparison's table and picture, and its cells as lines for CSV files, data frames and LaTeX."""
+"""A comparison's table and picture, and its cells as lines for CSV files and data frames."""
 
 import csv
 import io
-import re
 import statistics
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -18,19 +17,18 @@ COLUMNS = (
     *("method", "data", "budget", "delta", "seed", "epsilon", "claim", "labels", "label_accuracy"),
     *("label_rmse", *MEASURES, "rmse", "mae", "r2", "cpu_seconds", "refused"),
 )
-# What LaTeX shows of each line, if any has it: heading, factor and format
+# What a table of a group shows of each line, if any has it: heading, factor and format
 SHOWN = {
-    "accuracy": (r"Accuracy (\%)", 100, ".1f"),
-    "balanced_accuracy": (r"Balanced (\%)", 100, ".1f"),
+    "accuracy": ("Accuracy (%)", 100, ".1f"),
+    "balanced_accuracy": ("Balanced (%)", 100, ".1f"),
     "auroc": ("AUROC", 1, ".3f"),
     "average_precision": ("Average precision", 1, ".3f"),
-    "sensitivity": (r"Sensitivity (\%)", 100, ".1f"),
+    "sensitivity": ("Sensitivity (%)", 100, ".1f"),
     "brier": ("Brier", 1, ".3f"),
     "calibration_error": ("Calibration error", 1, ".3f"),
     "rmse": ("RMSE", 1, ".4g"),
-    "r2": ("$R^2$", 1, ".3f"),
+    "r2": ("R2", 1, ".3f"),
 }
-LATEX = re.compile(r"[\\$^]")  # of SHOWN, which Markdown does not want
 MARKERS = "osD^vP*X<>"
 SIZE = 6.4, 4.2  # of the picture, inches
 INK = "#1b2733"
@@ -222,34 +220,11 @@ def to_csv(lines: Results) -> str:
     return text.getvalue()
 
 
-def to_latex(lines: Results, note: str) -> str:
-    """Tables for booktabs, below a ``note``: of all test rows, and of each group of them."""
-    tables = [f"% Means, and ranges over seeds. {note}"]
-    for name, of in [(None, lines), *_by_group(lines).items()]:
-        heading, *rows = _cells(of)
-        # Of LaTeX's special characters a method can have this one alone (``MethodConfig``)
-        rows = [[method.replace("_", r"\_"), *others] for method, *others in rows]
-        first, *others = (" & ".join(row) + r" \\" for row in [heading, *rows])
-        begin = rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}"
-        tables += [] if name is None else [f"% Test rows of the group {name}"]
-        tables += [
-            begin,
-            r"\toprule",
-            first,
-            r"\midrule",
-            *others,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-    return "\n".join([*tables, ""])
-
-
 def groups_table(lines: Results) -> str:
-    """Markdown: what ``to_latex`` has of each group of test rows, or nothing without groups."""
+    """Markdown: means and ranges by group of test rows, or nothing without groups."""
     tables = []
     for name, of in _by_group(lines).items():
         heading, *rows = _cells(of)
-        heading = [LATEX.sub("", cell) for cell in ["Method", "Epsilon", *heading[2:]]]
         ruled = [heading, ["---"] * len(heading), *rows]
         body = "\n".join(f"| {' | '.join(row)} |" for row in ruled)
         tables.append(f"Test rows of the group {name}, means and ranges over seeds:\n\n{body}\n")
@@ -270,7 +245,7 @@ def _by_group(lines: Results) -> dict[str, Results]:
 def _cells(lines: Results) -> list[list[str]]:
     """A heading and, by method and budget, means and ranges of what any of the ``lines`` has."""
     shown = {name: form for name, form in SHOWN.items() if {line[name] for line in lines} - {None}}
-    rows = [["Method", r"$\varepsilon$", *(name for name, *_ in shown.values()), "Seeds"]]
+    rows = [["Method", "Epsilon", *(name for name, *_ in shown.values()), "Seeds"]]
     for (method, budget), group in _groups(lines).items():
         claimed = " (claimed)" if group[0]["claim"] else ""
         epsilon = "--" if budget is None else f"{max(line['epsilon'] for line in group):g}{claimed}"
