@@ -58,13 +58,13 @@ from ...wall.preprocessing import Preprocessing
 from ...wall.progress import no_progress
 from ..config.config import Config
 from ..config.own import CURES, run_name
+from ..config.settings import load_config
 from ..plan import tuning
 from ..plan.rehearsal import LabelledRows, labelled_rows
-from ..plan.search import by_features, decided
+from ..plan.search import by_features
 from ..run.baselines import frequent
-from ..run.door import resumed
-from ..run.entry import run
 from ..run.run_folder import RunFolder
+from ..whole_run import run
 from .cells import Cell, Reference
 from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv
 
@@ -393,10 +393,8 @@ def _fitted(
 def _answered(config: Config, bench: Bench, cell: str) -> dict[str, Any]:
     """What a run says, as `labelwall run` makes it."""
     folder, custodian = bench.out / cell / "run", bench.custodian / cell
-    config = resumed(config, RunFolder(folder))
-    if config.open:
-        config = decided(config, RunFolder(folder), custodian, bench.console)
     summary = run(config, folder, entropy=bench.entropy, console=bench.console, custodian=custodian)
+    config = load_config(RunFolder(folder).config)
     kept, once = summary.kept, config.schedule.mechanism_of(len(summary.rounds)).once_a_round
     return {
         "epsilon": summary.epsilon,

@@ -158,7 +158,7 @@ def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
     command = ["run", "--config", str(config), "--run_dir", str(out)]
 
     with monkeypatch.context() as patched:  # between the export of the ledger and config.yaml
-        patched.setattr("labelwall.experiment.run.entry.write_file", killed)
+        patched.setattr("labelwall.experiment.whole_run.write_file", killed)
         assert pipeline.main([*command, "--expected_records", "1500"]) == 130
     assert (out / "ledger.sqlite").exists()
     assert "is chosen" in capsys.readouterr().err
