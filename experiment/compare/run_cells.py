@@ -200,7 +200,7 @@ def _write(
     rows, lines = summarise(known, measure or MEASURES[0]), lines_of(known, name or data.source)
     content = json.dumps({"table": rows, "cells": known}, indent=2)
     write_file(out / "comparison.json", content)
-    tables = f"{render(rows)}\n\n{spent(cells)}\n", groups_table(lines)
+    tables = f"{render(rows)}\n\n{spent(cells)}\n", groups_table(known, measure or MEASURES[0])
     write_file(out / "comparison.md", "\n".join(filter(None, tables)))
     write_file(out / "comparison.csv", to_csv(lines))
     write_file(out / f"{measure or MEASURES[0]}_by_epsilon.svg", plot(rows))

@@ -68,11 +68,14 @@ def test_each_group_of_test_rows_has_a_table() -> None:
     first, second, *_ = RESULTS
     women, men = {"accuracy": 0.5, "auroc": 0.625}, {"accuracy": 0.75, "auroc": None}
     of_men = "men of the\nnorth"
-    lines = lines_of([{**first, "groups": {"women": women, of_men: men}}, second], "a")
-    assert [line[f"accuracy of {of_men}"] for line in lines] == [0.75, None]
-    _, *shown = groups_table(lines).split("Test rows of the group ")
-    assert [table.partition(",")[0] for table in shown] == ["women", "men of the north"]
-    assert "| Method | Epsilon | Accuracy (%) | AUROC | Seeds |" in shown[0].splitlines()
-    assert "| private_knn k=10 | 0.95 | 50.0 | 0.625 | 2 |" in shown[0].splitlines()
-    assert "| private_knn k=10 | 0.95 | 75.0 | 2 |" in shown[1].splitlines()
-    assert groups_table(lines_of(RESULTS, "a")) == groups_table([]) == ""
+    results = [{**first, "groups": {"women": women, of_men: men}}, second]
+    assert [line[f"accuracy of {of_men}"] for line in lines_of(results, "a")] == [0.75, None]
+    for measure, of_women, others in (
+        ("accuracy", "50.00% (50.00 to 50.00)", "75.00% (75.00 to 75.00)"),
+        ("auroc", "0.6250 (0.6250 to 0.6250)", "unknown"),
+    ):
+        _, *shown = groups_table(results, measure).split("Test rows of the group ")
+        assert [table.partition(":")[0] for table in shown] == ["women", "men of the north"]
+        for table, score in zip(shown, (of_women, others), strict=True):
+            assert f"| private_knn k=10 | 0.95 | 11 |  | {score} | 2 | 3 |" in table.splitlines()
+    assert groups_table([first, second], "auroc") == groups_table([], "auroc") == ""
