@@ -236,9 +236,7 @@ def plan(
     return Price(shown["epsilon"], releases.delta, shown | seconds, text, releases)
 
 
-def priced(
-    config: Config, console: Console, min_accuracy: float = 0.0
-) -> tuple[Config, dict[str, Any], str]:
+def priced(config: Config, console: Console) -> tuple[Config, dict[str, Any], str]:
     """(the configuration with its method, what `plan --json` prints, the same as text).
 
     Where the method is open it is chosen on public rows. Raises InvalidInput, MissingData (public
@@ -254,7 +252,7 @@ def priced(
     from .plan.search import best_plan  # takes a second
 
     with console.timed("rehearsal"):
-        config, optimum = best_plan(config, console, min_accuracy)
+        config, optimum = best_plan(config, console)
     shown, records = show.describe_plan(config.schedule), optimum.goal.expected_records
     shown["expected_records"] = records
     lines = show.choices_table(optimum.tried), show.render_plan(shown), "", show.reason(optimum)

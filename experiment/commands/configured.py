@@ -59,12 +59,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--minutes": MINUTES,
         "--json": flag("one JSON object: epsilon, delta, certificates, rounds"),
         "--out": "with --mechanism.kind auto: file to write the chosen configuration to",
-        "--min_accuracy": option(
-            "with --mechanism.kind auto: least expected share of right labels, in [0, 1); fewer "
-            "labels, better ones",
-            type=float,
-            default=0.0,
-        ),
     },
     "compare": {
         "--out": option("folder for the results; the same folder resumes", required=True),
@@ -191,14 +185,13 @@ def plan(args: Sequence[str]) -> int:
 
     console = Console(quiet=rest.json)
     config = _timely(config, rest, console)
-    for name in ("out", "min_accuracy"):
-        if getattr(rest, name) and not config.open:
-            why = "without --mechanism.kind auto there is no method to choose"
-            raise InvalidInput.needless(name, why)
+    if rest.out and not config.open:
+        why = "without --mechanism.kind auto there is no method to choose"
+        raise InvalidInput.needless("out", why)
     out = Path(rest.out) if rest.out else None
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
-    config, shown, text = priced(config, console, rest.min_accuracy)
+    config, shown, text = priced(config, console)
     if not rest.json:
         print(text, flush=True)
         require_affordable(config.plan())
@@ -215,7 +208,7 @@ def plan(args: Sequence[str]) -> int:
 
 def compare(args: Sequence[str]) -> int:
     """Run several methods on the same split, students and budgets, for one table (JSON, CSV,
-    Markdown, LaTeX) and a plot. The methods are those of a file, or --methods on your own data:
+    Markdown) and a plot. The methods are those of a file, or --methods on your own data:
     each then has its noise from --epsilon and its settings from public rows. Each cell is a
     separate release of the same records, which spends the sum. The same command continues a
     comparison that was interrupted.

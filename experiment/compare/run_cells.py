@@ -58,15 +58,15 @@ from ...wall.preprocessing import Preprocessing
 from ...wall.progress import no_progress
 from ..config.config import Config
 from ..config.own import CURES, run_name
+from ..config.settings import load_config
 from ..plan import tuning
 from ..plan.rehearsal import LabelledRows, labelled_rows
-from ..plan.search import by_features, decided
+from ..plan.search import by_features
 from ..run.baselines import frequent
-from ..run.door import resumed
-from ..run.entry import run
 from ..run.run_folder import RunFolder
+from ..whole_run import run
 from .cells import Cell, Reference
-from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv, to_latex
+from .table import MEASURES, groups_table, lines_of, plot, render, summarise, to_csv
 
 Lines = list[dict[str, Any]]
 # Inputs of a model, and which of the rows are finite
@@ -108,8 +108,8 @@ def run_cells(
 ) -> tuple[Lines, Lines]:
     """Run, or finish, all cells; returns the table's rows, and a line for each cell.
 
-    Nothing is read before every budget is affordable. Writes comparison.json, .md, .csv and .tex
-    and a plot into ``out``, also of cells that are there already. ``measure``: of MEASURES, what
+    Nothing is read before every budget is affordable. Writes comparison.json, .md and .csv and
+    a plot into ``out``, also of cells that are there already. ``measure``: of MEASURES, what
     the table and the plot show. ``processes``: how many cells run at a time, as far as memory
     goes, each in a process of its own if there are several; all share the threads of the first
     cell's configuration.
@@ -200,10 +200,9 @@ def _write(
     rows, lines = summarise(known, measure or MEASURES[0]), lines_of(known, name or data.source)
     content = json.dumps({"table": rows, "cells": known}, indent=2)
     write_file(out / "comparison.json", content)
-    tables = f"{render(rows)}\n\n{spent(cells)}\n", groups_table(lines)
+    tables = f"{render(rows)}\n\n{spent(cells)}\n", groups_table(known, measure or MEASURES[0])
     write_file(out / "comparison.md", "\n".join(filter(None, tables)))
     write_file(out / "comparison.csv", to_csv(lines))
-    write_file(out / "comparison.tex", to_latex(lines, spent(cells)))
     write_file(out / f"{measure or MEASURES[0]}_by_epsilon.svg", plot(rows))
     return rows, lines
 
@@ -394,10 +393,8 @@ def _fitted(
 def _answered(config: Config, bench: Bench, cell: str) -> dict[str, Any]:
     """What a run says, as `labelwall run` makes it."""
     folder, custodian = bench.out / cell / "run", bench.custodian / cell
-    config = resumed(config, RunFolder(folder))
-    if config.open:
-        config = decided(config, RunFolder(folder), custodian, bench.console)
     summary = run(config, folder, entropy=bench.entropy, console=bench.console, custodian=custodian)
+    config = load_config(RunFolder(folder).config)
     kept, once = summary.kept, config.schedule.mechanism_of(len(summary.rounds)).once_a_round
     return {
         "epsilon": summary.epsilon,

@@ -1,8 +1,7 @@
-"""A comparison's table and picture, and its cells as lines for CSV files, data frames and LaTeX."""
+"""A comparison's table and picture, and its cells as lines for CSV files and data frames."""
 
 import csv
 import io
-import re
 import statistics
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -18,19 +17,7 @@ COLUMNS = (
     *("method", "data", "budget", "delta", "seed", "epsilon", "claim", "labels", "label_accuracy"),
     *("label_rmse", *MEASURES, "rmse", "mae", "r2", "cpu_seconds", "refused"),
 )
-# What LaTeX shows of each line, if any has it: heading, factor and format
-SHOWN = {
-    "accuracy": (r"Accuracy (\%)", 100, ".1f"),
-    "balanced_accuracy": (r"Balanced (\%)", 100, ".1f"),
-    "auroc": ("AUROC", 1, ".3f"),
-    "average_precision": ("Average precision", 1, ".3f"),
-    "sensitivity": (r"Sensitivity (\%)", 100, ".1f"),
-    "brier": ("Brier", 1, ".3f"),
-    "calibration_error": ("Calibration error", 1, ".3f"),
-    "rmse": ("RMSE", 1, ".4g"),
-    "r2": ("$R^2$", 1, ".3f"),
-}
-LATEX = re.compile(r"[\\$^]")  # of SHOWN, which Markdown does not want
+IN_PERCENT = "accuracy", "balanced_accuracy", "sensitivity"  # of MEASURES
 MARKERS = "osD^vP*X<>"
 SIZE = 6.4, 4.2  # of the picture, inches
 INK = "#1b2733"
@@ -123,7 +110,7 @@ def _scores(row: dict[str, Any]) -> str:
         right = f"{row['label_errors']['rmse']:.4g}" if row["label_errors"] else ""
         spread = f"({row['low']:.3f} to {row['high']:.3f})"
         return f"{right} | {errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
-    labels, factor = row["label_accuracy"], SHOWN[row["measure"]][1]
+    labels, factor = row["label_accuracy"], _factor(row)
     right = "" if labels is None else f"{100 * labels:.1f}%"
     if row["score"] is None:
         return f"{right} | unknown"
@@ -131,6 +118,11 @@ def _scores(row: dict[str, Any]) -> str:
     score, low, high = (f"{factor * row[name]:{form}}" for name in ("score", "low", "high"))
     spread = f" ({low} to {high})" if row["seeds"] > 1 else ""
     return f"{right} | {score}{sign}{spread}"
+
+
+def _factor(row: dict[str, Any]) -> int:
+    """By which a row's measure of classes is shown."""
+    return 100 if row["measure"] in IN_PERCENT else 1
 
 
 def _name(rows: Results) -> str:
@@ -149,7 +141,7 @@ def plot(rows: Results) -> bytes:
     from matplotlib.figure import Figure
 
     errors, what = any(row["errors"] for row in rows), _name(rows)
-    unit = 1 if errors else SHOWN[rows[0]["measure"]][1]
+    unit = 1 if errors else _factor(rows[0])
     what = "R2 on" if errors else "percent right of" if what == "accuracy" else f"{what} on"
     buffer, undated = io.BytesIO(), {"Date": None, "Creator": None}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
@@ -222,67 +214,15 @@ def to_csv(lines: Results) -> str:
     return text.getvalue()
 
 
-def to_latex(lines: Results, note: str) -> str:
-    """Tables for booktabs, below a ``note``: of all test rows, and of each group of them."""
-    tables = [f"% Means, and ranges over seeds. {note}"]
-    for name, of in [(None, lines), *_by_group(lines).items()]:
-        heading, *rows = _cells(of)
-        # Of LaTeX's special characters a method can have this one alone (``MethodConfig``)
-        rows = [[method.replace("_", r"\_"), *others] for method, *others in rows]
-        first, *others = (" & ".join(row) + r" \\" for row in [heading, *rows])
-        begin = rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}"
-        tables += [] if name is None else [f"% Test rows of the group {name}"]
-        tables += [
-            begin,
-            r"\toprule",
-            first,
-            r"\midrule",
-            *others,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-    return "\n".join([*tables, ""])
-
-
-def groups_table(lines: Results) -> str:
-    """Markdown: what ``to_latex`` has of each group of test rows, or nothing without groups."""
+def groups_table(results: Results, measure: str) -> str:
+    """The table of ``render`` for each group of test rows; empty without groups."""
     tables = []
-    for name, of in _by_group(lines).items():
-        heading, *rows = _cells(of)
-        heading = [LATEX.sub("", cell) for cell in ["Method", "Epsilon", *heading[2:]]]
-        ruled = [heading, ["---"] * len(heading), *rows]
-        body = "\n".join(f"| {' | '.join(row)} |" for row in ruled)
-        tables.append(f"Test rows of the group {name}, means and ranges over seeds:\n\n{body}\n")
-    return "\n".join(tables)
-
-
-def _by_group(lines: Results) -> dict[str, Results]:
-    """The ``lines`` with a group's measures in the place of all rows', by the group's name."""
-    found = [column.partition(" of ") for column in (lines[0] if lines else ())]
-    return {
-        " ".join(name.split()): [
-            line | {each: line.get(f"{each} of {name}") for each in SHOWN} for line in lines
+    for name in dict.fromkeys(name for result in results for name in result.get("groups") or ()):
+        found = [(result.get("groups") or {}).get(name) for result in results]
+        own = [
+            result | {"measures": of, "accuracy": of and of["accuracy"]}
+            for result, of in zip(results, found, strict=True)
         ]
-        for name in dict.fromkeys(name for _, of, name in found if of)
-    }
-
-
-def _cells(lines: Results) -> list[list[str]]:
-    """A heading and, by method and budget, means and ranges of what any of the ``lines`` has."""
-    shown = {name: form for name, form in SHOWN.items() if {line[name] for line in lines} - {None}}
-    rows = [["Method", r"$\varepsilon$", *(name for name, *_ in shown.values()), "Seeds"]]
-    for (method, budget), group in _groups(lines).items():
-        claimed = " (claimed)" if group[0]["claim"] else ""
-        epsilon = "--" if budget is None else f"{max(line['epsilon'] for line in group):g}{claimed}"
-        scores = [_spread([line[name] for line in group], *form) for name, form in shown.items()]
-        rows.append([method, epsilon, *scores, str(len(group))])
-    return rows
-
-
-def _spread(values: list[float | None], _: str, factor: int, form: str) -> str:
-    """Mean and range of the known ``values``; a dash if the budget bought nothing."""
-    known = [factor * value for value in values if value is not None]
-    if not known:
-        return "--"
-    ends = f" ({min(known):{form}} to {max(known):{form}})" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):{form}}{ends}"
+        table = render(summarise(own, measure))
+        tables.append(f"Test rows of the group {' '.join(name.split())}:\n\n{table}\n")
+    return "\n".join(tables)

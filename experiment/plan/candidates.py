@@ -59,12 +59,6 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
     return near
 
 
-def stricter_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
-    """Cells as these, with rising margins."""
-    noise = good.require("sigma") * math.sqrt(2 * good.row_neighbours)
-    return [replace(good, margin=float(round(margin * noise))) for margin in tuning.MARGINS]
-
-
 def linear(mechanism: LinearSums, view: View) -> list[LinearSums]:
     """Numbers of axes up to the view's, some of them with one step; it needs no whitening."""
     kind = type(mechanism)
@@ -88,12 +82,6 @@ def around_linear(view: View, good: LinearSums) -> list[LinearSums]:
         sizes = (round(good.axes / 1.5), min(round(good.axes * 1.5), view.axes))
         near += [replace(good, axes=count) for count in sizes if count]
     return near
-
-
-def stricter_linear(view: View, good: LinearSums) -> list[LinearSums]:
-    """Models as this one, with rising margins if its labels have any."""
-    margins = tuning.LINEAR_MARGINS if good.label_space != "value" else ()
-    return [replace(good, **dict[str, Any](margin=margin)) for margin in margins]
 
 
 def votes(mechanism: SampledVotes, view: View) -> list[SampledVotes]:
@@ -133,13 +121,6 @@ def around_votes(step: float, view: View, good: SampledVotes) -> list[SampledVot
         level = round(good.threshold + more * (step - 1) * size)
         near.append(replace(good, threshold=min(max(level, 0), round(size))))
     return near
-
-
-def stricter_votes(view: View, good: SampledVotes) -> list[SampledVotes]:
-    """Votes as these, with rising thresholds."""
-    size = good.expected_votes(view.records)
-    levels = range(good.threshold, int(size), math.ceil(size / tuning.HIGHER))
-    return [replace(good, threshold=level) for level in levels[1:]]
 
 
 def values(mechanism: Regression, view: View) -> list[Regression]:
@@ -195,10 +176,10 @@ def _sizes(view: View, sampling: Sequence[float], ends: tuple[int, int]) -> list
     )
 
 
-OF_CELLS: Candidates[Any] = Candidates(cells, [around_cells], stricter_cells)
-OF_SUMS: Candidates[Any] = Candidates(linear, [around_linear], stricter_linear)
+OF_CELLS: Candidates[Any] = Candidates(cells, [around_cells])
+OF_SUMS: Candidates[Any] = Candidates(linear, [around_linear])
 AROUND_VOTES = [partial(around_votes, step) for step in tuning.STEPS]
-OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, stricter_votes, times=4)
+OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, times=4)
 OF_VALUES: Candidates[Any] = Candidates(values)
 AROUND_BUDGETS = [partial(around_budgets, step) for step in tuning.BUDGET_STEPS]
 OF_BUDGETS: Candidates[Any] = Candidates(budgets, AROUND_BUDGETS, times=2)

@@ -43,11 +43,10 @@ class Goal:
 
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
-    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, if they are
-    fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
-    kinds; ``unit``: of privacy; ``periods``: so many parts like the planned one cost all;
-    ``custodians``: whose sums add up, who have the records together; ``given``: settings of the
-    mechanism by name, which every candidate has.
+    ``asked``: queries of all rounds, if they are fixed; ``told``: whether somebody made the guess;
+    ``worth``: of the best choice among other kinds; ``unit``: of privacy; ``periods``: so many
+    parts like the planned one cost all; ``custodians``: whose sums add up, who have the records
+    together; ``given``: settings of the mechanism by name, which every candidate has.
     """
 
     epsilon: float
@@ -55,7 +54,6 @@ class Goal:
     expected_records: int
     queries: int
     rounds: int
-    min_accuracy: float = 0.0
     asked: int | None = None
     told: bool = True
     worth: float = 0.0
@@ -65,9 +63,7 @@ class Goal:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
-        if not 0 <= self.min_accuracy < 1:
-            raise InvalidInput("min_accuracy", "in [0, 1)", self.min_accuracy)
+        """Raise InvalidInput for too few records or queries."""
         for name in ("expected_records", "queries"):
             if getattr(self, name) < self.rounds:
                 raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
@@ -90,15 +86,11 @@ class Goal:
             raise refused
         return [*kept]
 
-    def allows(self, accuracy: float) -> bool:
-        """Whether labels are accurate enough; an R2 below 0 is, if nothing is asked of them."""
-        return max(accuracy, 0.0) >= self.min_accuracy
-
     def nothing_affordable(self) -> BudgetRefused:
-        """The error for a goal with no candidate that is affordable and accurate enough."""
+        """The error for a goal with no candidate that is affordable."""
         return BudgetRefused(
             f"`budget.epsilon` must be large enough for {self.rounds} useful queries. Found "
-            f"{self.epsilon}. Raise it, lower min_accuracy, or check expected_records."
+            f"{self.epsilon}. Raise it, or check expected_records."
         )
 
 
@@ -273,14 +265,14 @@ class Rehearser:
             last, beaten = [choice.candidate for choice in found[:half]], found[half:] + beaten
         return self.each(last, draws) + beaten
 
-    def order(self, choice: Choice[Any]) -> tuple[bool, bool, float]:
-        """A key by which accurate enough choices come first, and of these the best.
+    def order(self, choice: Choice[Any]) -> tuple[bool, float]:
+        """A key by which the best choices come first.
 
         If nobody guessed the records, many steps go before few: a run corrects the axes by the
         count that the first of many steps has.
         """
         few = not self.goal.told and not can_count(choice.mechanism.query_form)
-        return not self.goal.allows(choice.accuracy), few, -choice.worth
+        return few, -choice.worth
 
     def near(self, tried: list[Choice[M]], share: float) -> bool:
         """Whether the best has that share of another kind's worth."""
@@ -344,13 +336,11 @@ class Candidates(Generic[M]):
     """What to rehearse of one kind.
 
     ``coarse``: for a mechanism of the kind and features; ``around``: neighbours of a good one, ever
-    nearer; ``stricter``: the same with margins or higher thresholds, for fewer and better labels.
-    ``times``: rehearsals of each.
+    nearer; ``times``: rehearsals of each.
     """
 
     coarse: Callable[[M, View], list[M]]
     around: Sequence[Callable[[View, M], list[M]]] = ()
-    stricter: Callable[[View, M], list[M]] = lambda *_: []
     times: int = 1
 
     def plan(
@@ -359,7 +349,7 @@ class Candidates(Generic[M]):
         """The mechanism of the kind with the most right labels expected within the goal.
 
         Raises InvalidInput for a goal out of range, and BudgetRefused if no candidate is
-        affordable and accurate enough.
+        affordable.
         """
         goal.check()
         rehearser, views = Rehearser(goal, public, progress), public.views()
@@ -391,20 +381,9 @@ class Candidates(Generic[M]):
             raise InvalidInput("features", "others", named, cure, text=text)
         hopeful = rehearser.near(tried, tuning.HOPE)
         chosen, *others = rehearser.run(refinements if hopeful else glance, tried)
-        if not goal.allows(chosen.accuracy):
-            others.insert(0, chosen)
-            chosen = self._strict(rehearser, chosen, fresh)
         if hopeful:  # the certificate of another would decide nothing
             chosen = rehearser.fitted(chosen)
         return Optimum(goal=goal, tried=(chosen, *others))
-
-    def _strict(self, rehearser: Rehearser, chosen: Choice[M], fresh: range) -> Choice[M]:
-        """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
-        for mechanism in rehearser.goal.kept(self.stricter(chosen.view, chosen.mechanism)):
-            choice = rehearser.rehearsed(chosen.view, mechanism, fresh)
-            if choice.answered >= 1 and rehearser.goal.allows(choice.accuracy):
-                return choice
-        raise rehearser.goal.nothing_affordable()
 
 
 def _best(count: int, tried: list[Choice[M]]) -> list[Candidate[M]]:

@@ -80,9 +80,7 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     return best
 
 
-def best_plan(
-    config: Config, console: Console, min_accuracy: float = 0.0
-) -> tuple[Config, Optimum[Any]]:
+def best_plan(config: Config, console: Console) -> tuple[Config, Optimum[Any]]:
     """The configuration with the chosen mechanism, caps and rounds.
 
     Raises InvalidInput, MissingData (public rows), BudgetRefused.
@@ -94,7 +92,7 @@ def best_plan(
         public = read_public(
             own.data, lambda done, total: console.progress("reading public rows", done, total)
         )
-        goal = _goal(own, len(public.inputs), min_accuracy)
+        goal = _goal(own, len(public.inputs))
         optimum = search(own.public_side(), task, public, goal, mechanisms, console.progress)
         planned = planned_config(own, optimum.chosen)
         found.append((replace(planned, by_count=list(optimum.by_count)), optimum))
@@ -108,14 +106,13 @@ def best_plan(
     return best, optimum
 
 
-def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
+def _goal(config: Config, queries: int) -> Goal:
     return Goal(
         epsilon=config.budget.epsilon * (1 - config.evaluate.share),
         delta=config.budget.delta,
         expected_records=config.records(queries),
         queries=queries,
         rounds=len(config.rounds),
-        min_accuracy=min_accuracy,
         asked=sum(entry.queries or 0 for entry in config.rounds) or None,
         told=bool(config.known_records),
         unit=config.privacy.unit,

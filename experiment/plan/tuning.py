@@ -41,7 +41,6 @@ ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are (47e
 LEAST_CELLS = 4
 CELLS, FACTORS = (10, 40, 160, 640), (0.5, 0.7, 1.4, 2.0)  # and around good ones (91c31b07)
 SHAPES = ((1, 1), (2, 3))  # neighbours and row neighbours: hard and soft votes (47eed0e6)
-MARGINS = (1.0, 2.0, 4.0, 8.0)  # in deviations of the noise on a row's votes (47eed0e6)
 PLAIN = 64  # dimensions beyond which neighbours want whitened features (fb34e608)
 
 # --- Candidates: linear models
@@ -49,7 +48,6 @@ AXES = (4, 8, 16, 32, 64, 128, 256)  # (47eed0e6)
 ONE_STEP_AXES = (16, 48)  # with one step, for tiny budgets: many want too much noise (31559f18)
 # Bounds in half ranges; residuals of classes are clipped as their default says (f42bbf41).
 CLIPS = {"value": (0.1, 0.25, 0.5)}
-LINEAR_MARGINS = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability (05df4510)
 
 # --- Candidates: votes and values
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)  # probability that a record is sampled (e2e54a12)
@@ -57,7 +55,7 @@ SAMPLED = (0.03, 0.1, 0.3)  # the same for values (a18e8678)
 PARTS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # of the sampled that vote (a18e8678)
 MIN_VOTES, MAX_VOTES = 10, 2_000  # fewer are mostly noise; more take long to search (a18e8678)
 LEAST_K = 5  # records that a value is from (a18e8678)
-THRESHOLDS, HIGHER = (0.0, 0.25, 0.5, 0.75), 50  # of the votes; steps to all votes (34efda59)
+THRESHOLDS = (0.0, 0.25, 0.5, 0.75)  # of the votes (34efda59)
 # Most noise on votes, and how many times the least it is. The argmax curve of a new sigma takes up
 # to 9 s of CPU in this range, minutes outside. Halving votes, sampling probability and noise gives
 # nearly the same price and answers, so the range costs little accuracy (a18e8678).

@@ -151,7 +151,7 @@ def test_a_full_disk_is_said(python: bool, monkeypatch, capsys) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
     monkeypatch.setattr("labelwall.student.round_files.write_file", full)
-    monkeypatch.setattr("labelwall.experiment.run.entry.write_file", full)
+    monkeypatch.setattr("labelwall.experiment.whole_run.write_file", full)
     rule = "the disk is full. Make room; the same command continues where it stopped."
     if python:
         with pytest.raises(LabelwallError, match=rule):

@@ -17,9 +17,9 @@ import pytest
 
 import labelwall as lw
 from labelwall.experiment.run.custodians import Custodians
-from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.teachers import KEY
+from labelwall.experiment.whole_run import run
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.client import RemoteTeacher

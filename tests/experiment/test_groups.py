@@ -93,8 +93,8 @@ def test_a_comparison_tells_groups_of_each_cell(frame: pandas.DataFrame) -> None
     assert [*table.frame().columns][-len(named) :] == named
     cells = json.loads(Path("out/comparison.json").read_text())["cells"]
     assert all([*cell["groups"]] == [*GROUPS] for cell in cells)
-    for page in (Path("out/comparison.md"), Path("out/comparison.tex")):
-        assert page.read_text().count("Test rows of the group ") == len(GROUPS)
+    page = Path("out/comparison.md").read_text()
+    assert page.count("Test rows of the group ") == len(GROUPS)
 
 
 def test_groups_of_rows_that_are_held_out_and_of_images(frame, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import torch
 
 import labelwall as lw
 from labelwall.experiment.config.settings import config_of
-from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.use.export import export
+from labelwall.experiment.whole_run import run
 from labelwall.student.fine_tuning import Layer
 from labelwall.student.linear.stored import stored_layer
 from labelwall.student.module import Student

@@ -12,8 +12,8 @@ import yaml
 import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.config.settings import config_of
-from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.teachers import KEY
+from labelwall.experiment.whole_run import run
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service.service_config import ServiceConfig
 from labelwall.wall.console import Console

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.teachers import KEY
+from labelwall.experiment.whole_run import run
 from labelwall.teacher.custody.child import child
 from labelwall.teacher.custody.groups import CapsConfig
 from labelwall.teacher.custody.opening import custody

@@ -17,7 +17,7 @@ from tests.programs import watched
 def main(url: str, analyst: Path, whole: Path, paths: list[str], forbidden: list[str]) -> None:
     from labelwall import pipeline
     from labelwall.experiment.config.settings import load_config
-    from labelwall.experiment.run.entry import run
+    from labelwall.experiment.whole_run import run
     from labelwall.wall.console import Console
     from tests.seeded_noise import SeededNoise
 

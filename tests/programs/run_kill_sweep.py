@@ -19,7 +19,7 @@ import labelwall as lw
 import labelwall.experiment.api
 import labelwall.experiment.compare.run_cells
 import labelwall.experiment.report.report
-import labelwall.experiment.run.entry  # loaded before the forks
+import labelwall.experiment.run.rounds  # loaded before the forks
 from labelwall import pipeline
 from labelwall.experiment.plan import search
 from labelwall.teacher.ledger.auditor.auditor import audit

@@ -11,7 +11,7 @@ import torch
 
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report.report import write_report
-from labelwall.experiment.run.entry import run
+from labelwall.experiment.whole_run import run
 from labelwall.wall.console import Console
 from tests.seeded_noise import SeededNoise
 

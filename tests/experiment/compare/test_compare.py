@@ -97,7 +97,7 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> N
 
 
 def check_files_are_written_again_from_stored_cells(out: Path, before: dict[Path, int]) -> None:
-    names = [f"comparison.{form}" for form in ("json", "md", "csv", "tex")]
+    names = [f"comparison.{form}" for form in ("json", "md", "csv")]
     files = {out / name: (out / name).read_bytes() for name in [*names, "accuracy_by_epsilon.svg"]}
     for path in files:
         path.unlink()

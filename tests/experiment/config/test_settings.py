@@ -221,7 +221,6 @@ def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration
         "plan/search.py",
         "report/report.py",
         "run/door.py",
-        "run/entry.py",
         "run/served.py",
         "whole_run.py",
     ]

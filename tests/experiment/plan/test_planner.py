@@ -130,22 +130,6 @@ def test_a_kind_far_behind_another_is_left_after_a_part_of_its_candidates(accura
     assert len(coarse & tried) == math.ceil(share * len(coarse))
 
 
-def test_least_accuracy_raises_the_margin() -> None:
-    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Forecast:
-        assert isinstance(mechanism, ReverseKnn)
-        return (
-            Forecast(0.5, 0.95, 0.0)
-            if mechanism.margin > mechanism.require("sigma")
-            else Forecast(1.0, 0.7, 0.0)
-        )
-
-    found = planned(ReverseKnn(), replace(GOAL, min_accuracy=0.9), public(score))
-    assert found.chosen.mechanism.margin > 0
-    assert found.chosen.answered == 200
-    with pytest.raises(BudgetRefused):
-        planned(ReverseKnn(), replace(GOAL, min_accuracy=0.99), public(score))
-
-
 def test_the_fast_price_of_an_argmax_is_within_one_percent() -> None:
     decides = (ORDERS >= 2) & (ORDERS <= 32)
     exact = argmax_rdp(ORDERS[decides], sigma=16.0, sample_rate=0.5)
@@ -173,6 +157,8 @@ def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     assert best.right > 0.98 * analytic
     less = planned(kind(), replace(goal, epsilon=1.0), stage).chosen
     assert less.right < best.right
+    with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
+        planned(kind(), replace(goal, epsilon=0.001), stage)
     votes = best.mechanism.expected_votes(PRIVATE)
     fields = ["sample_rate", "sigma_screen", "sigma_vote", "k" if kind.swap else "share"]
     others = [
@@ -188,18 +174,6 @@ def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
         asked = affordable(other, score.answered, goal)
         right = answers(asked, score.answered)[1] * score.accuracy
         assert right <= 1.02 * best.right, other
-
-
-def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(tmp_path, small_grids) -> None:
-    stage, goal = rows_of(tmp_path, PrivateKnn()), Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2)
-    free, better = (
-        planned(PrivateKnn(), replace(goal, min_accuracy=floor), stage).chosen
-        for floor in (0.0, 0.85)
-    )
-    assert free.accuracy < 0.85 <= better.accuracy
-    assert better.right < free.right
-    with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        planned(PrivateKnn(), Goal(3.0, 1e-5, 30, 30, 30, 0.9), rows_of(tmp_path, PrivateKnn(), 30))
 
 
 def test_more_budget_explains_values_better_and_queries_stay_as_given(tmp_path: Path) -> None:

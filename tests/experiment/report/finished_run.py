@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.report.report import write_report
-from labelwall.experiment.run.entry import run
+from labelwall.experiment.whole_run import run
 from labelwall.student.student_config import StudentConfig
 from labelwall.teacher.custody.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.teacher.mechanisms.votes import PrivateKnn

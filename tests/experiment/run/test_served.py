@@ -8,9 +8,9 @@ import pytest
 from labelwall.experiment import whole_run
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan import show
-from labelwall.experiment.run import entry
 from labelwall.experiment.run.served import served
 from labelwall.experiment.run.teachers import budget_of
+from labelwall.student import several_devices
 from labelwall.student.public_settings import CountedPlan, ServedFeatures
 from labelwall.teacher.custody.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.custody.solver import solved
@@ -69,10 +69,18 @@ def test_weights_that_only_the_custodian_has_are_asked_for(plan):
     assert (found.weights, found.whiten) == ("here/own.safetensors", 7)
 
 
+def killed(_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_plan_that_costs_less_than_the_budget_is_said(plan, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(whole_run, "service_plan", lambda _: (plan, CHOSEN))
     monkeypatch.setattr(show, "tell_columns", lambda *_: None)
-    monkeypatch.setattr(entry, "run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        several_devices,
+        "require_devices",
+        lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt),
+    )
     for epsilon in (3.0, plan.epsilon):
         with pytest.raises(KeyboardInterrupt):
             whole_run.train(analyst(budget=BudgetConfig(epsilon=epsilon)), tmp_path, Console())
