@@ -28,6 +28,10 @@ class ClassLabels(LabelSpace):
     kind: ClassVar[str] = "class"
     form: ClassVar[str] = "whole numbers or texts [n]"
     valid: ClassVar[str] = "from 0 to the number of classes less 1"
+    cure: ClassVar[str] = (
+        "Texts are taken for names of classes. Numbers to predict need --data.labels value "
+        "--data.bounds '[LOW, HIGH]'."
+    )
     names: tuple[str, ...]
 
     @property

@@ -34,6 +34,7 @@ class LabelSpace(ABC):
     kind: ClassVar[str]  # its name in data.labels
     form: ClassVar[str]  # what truth is, in errors
     valid: ClassVar[str]  # which entries of truth are right, in errors
+    cure: ClassVar[str] = ""  # what to do about others
     names: tuple[str, ...]  # of the classes, of the attributes, or of the value
 
     @classmethod
@@ -106,7 +107,7 @@ class LabelSpace(ABC):
         named = self.numbered(entries)
         known = named.is_code(named.encode(name, entries))
         if not known.all():
-            raise InvalidInput(name, self.valid, f"{truth[~known][0].tolist()}")
+            raise InvalidInput(name, self.valid, f"{truth[~known][0].tolist()}", self.cure)
         return entries
 
     def numbered(self, truth: np.ndarray) -> "LabelSpace":
