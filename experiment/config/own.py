@@ -46,8 +46,8 @@ from .tuning import (
 
 # Settings under data that say what rows mean
 COLUMNS = (
-    *("ignore", "keep", "id", "person", "classes", "text", "text_features", "labels", "bounds"),
-    *("ranges", "categories", "drawn", "image_size", "channels"),
+    *("ignore", "keep", "id", "person", "group", "classes", "text", "text_features", "labels"),
+    *("bounds", "ranges", "categories", "drawn", "image_size", "channels"),
 )
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {

@@ -132,8 +132,9 @@ class DataConfig:
             images by the public ones.
         classes: the public list of names of classes or attributes, in order (names); when empty,
             the labels of the test and public rows, or numbers by test_y and public_y (for arrays).
-            Attributes of images are these columns of metadata.csv; when empty all of test's (or
-            public's) but those of paths, person and group. Published data sets have their own.
+            Attributes of images are these columns of metadata.csv; when empty those of test's (or
+            public's) with nothing but 0, 1 and -1, but for paths, person and group. Published data
+            sets have their own.
     """
 
     source: Source = "mnist5k"

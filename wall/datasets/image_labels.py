@@ -23,6 +23,7 @@ METADATA = "metadata.csv"
 FILE_NAME = "file_name"  # Hugging Face's column of paths; the first one counts if there is none
 PUBLIC = ("data.test", "data.public")  # fields that name no private folder
 BY_PATH = "path"  # a value of data.person and data.group
+BITS = {"1": 1, "0": 0, "-1": 0}  # whether an attribute is present, as cells say it
 SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"),
     *medical.SUFFIXES,
@@ -76,9 +77,9 @@ def _kept(file: Path, size: int, changed: int) -> tuple[list[str], Iterable[list
 def columns_of(config: DataConfig, setting: str) -> list[str]:
     """Columns of metadata.csv that tell images' labels, persons or groups; none if folders do.
 
-    ``setting``: label, person or group. Attributes without names are all columns of the test
-    images' file, or of the public ones' if there are no test images, but for those of paths,
-    persons and groups.
+    ``setting``: label, person or group. Attributes without names are the columns of the test
+    images' file, or of the public ones' if there are no test images, that say nothing but 0, 1 and
+    -1, but for those of paths, persons and groups.
     """
     if setting != "label":
         named = vars(config)[setting]
@@ -87,9 +88,14 @@ def columns_of(config: DataConfig, setting: str) -> list[str]:
         return []
     if config.labels != "attributes":
         return [config.label]
-    header = next((_metadata(*place)[0] for place in _public_places(config)), [])
+    if config.classes:
+        return config.classes
+    header, lines = next((_metadata(*place) for place in _public_places(config)), ([], ()))
     others = {*header[_place_of_paths(header) :][:1], config.person, config.group}
-    return config.classes or [name for name in header if name not in others]
+    rows = [*lines]
+    said = [{row[place].strip() for row in rows} for place in range(len(header))]
+    told = zip(header, said, strict=True)
+    return [name for name, cells in told if name not in others and cells <= {"", *BITS}]
 
 
 def require_told(
@@ -200,8 +206,8 @@ def labels_of(
     has no label. Raises as ``cells_of``.
     """
     if space.kind == "attributes":
-        bits, cells = {"1": 1, "0": 0, "-1": 0}, cells_of(config, "label", field, root, paths)
-        rows = np.array([[bits.get(cell, -1) for cell in row] for row in cells], dtype=np.int64)
+        cells = cells_of(config, "label", field, root, paths)
+        rows = np.array([[BITS.get(cell, -1) for cell in row] for row in cells], dtype=np.int64)
         rows = rows.reshape(len(paths), len(space.names))
         rows[(rows < 0).any(axis=1)] = -1
         return rows

@@ -269,7 +269,7 @@ def describe(config: DataConfig) -> Task:
     if config.labels == "attributes":
         space = label_space(config.labels, columns_of(config, "label"))
         if not space.names:
-            raise none_told(["attributes"], field, root)
+            raise none_told(["columns of 0 and 1"], field, root)
     if config.labels == "class":
         space = _classes(config, space, field)
     return Task(space, (config.image_size, config.image_size, config.channels))

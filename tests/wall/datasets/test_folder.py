@@ -327,8 +327,8 @@ def test_attributes_are_the_other_columns_or_those_that_are_named(diagnosed):
     for root in (diagnosed.private, diagnosed.public, diagnosed.test):
         file = Path(root or "", "metadata.csv")
         lines = [line.split(",") for line in file.read_text().splitlines()[1:-1]]
-        rows = [f"{who},{name},{int(kind == 'cat')},1" for who, name, kind, _ in lines]
-        file.write_text("\n".join(["who,file_name,cat,image", *rows]))
+        rows = [f"{who},{name},{int(kind == 'cat')},1,3{kind}" for who, name, kind, _ in lines]
+        file.write_text("\n".join(["who,file_name,cat,image,age", *rows]))
     config = replace(diagnosed, labels="attributes", label="label", person="who", group="who")
     task, records = describe(config), open_records(config, describe(config), unit="person")
     assert task.labels == AttributeLabels(("cat", "image"))
