@@ -90,10 +90,13 @@ class PrivateRows:
         self._ledger.in_custody(lambda connection: record_updates.add(connection, fresh))
 
     def delete(self, ids: np.ndarray) -> None:
-        """Mark records (int64 [n] owners) as removed, durably, and delete rows that were added."""
+        """Mark records (int64 [n] owners) as removed, durably, and delete rows that were added.
+
+        Of a person the code is marked, too: rows that the source shows later do not count either.
+        """
         present = self.of(ids, owners=True)  # what fails to open fails before anything is written
         if present.persons is not None:
-            ids = present.ids[np.isin(present.persons, ids)]
+            ids = np.concatenate([ids, present.ids[np.isin(present.persons, ids)]])
         self._ledger.in_custody(
             lambda connection: record_updates.remove(connection, ids), purged=record_updates.TABLE
         )

@@ -1,8 +1,9 @@
 """Records added or removed after the data set was opened: private rows in the ledger's database.
 
-A removed record leaves its id, when so many records left, and nothing else: SQLite overwrites what
-it frees, on PostgreSQL the table is written anew, and no digest is kept. The data source may still
-hold it, as may a server's WAL and backups; they are the custodian's to clean.
+A removed record leaves its id, a removed person also a code of that, when so many left, and nothing
+else: SQLite overwrites what it frees, on PostgreSQL the table is written anew, and no digest is
+kept. The data source may still hold it, as may a server's WAL and backups; they are the custodian's
+to clean.
 """
 
 from collections.abc import Mapping
@@ -46,12 +47,14 @@ def present(connection: sa.Connection, base: Records) -> Records:
     named, added = changes(connection, base)
     if not len(named):
         return base
-    return base.take(~np.isin(base.ids, named)).joined(added)
+    gone = np.isin(base.ids, named) | np.isin(base.owners, named)
+    return base.take(~gone).joined(added)
 
 
 def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Records]:
     """(int64 [m] ids whose rows in the data source no longer count, records added), by id.
 
+    Where the unit of privacy is a person, they are of rows and of persons: all hashes.
     ``like``: records of the same form.
     """
     dtype, shape = like.inputs.dtype, like.inputs.shape[1:]
@@ -98,7 +101,7 @@ def _put(connection: sa.Connection, event: str, rows: tuple[tuple[object, ...], 
 
 
 def counts(connection: sa.Connection) -> tuple[int, int]:
-    """(added records that are present, ids named for removal that are not). Private."""
+    """(added records that are present, ids of rows and persons that were removed). Private."""
     if not sa.inspect(connection).has_table(TABLE):
         return 0, 0
     added, named = connection.execute(

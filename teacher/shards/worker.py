@@ -201,7 +201,8 @@ class Shard:
         return Records(*(self._column(name)[places] for name in columns_of(like)))
 
     def amend(self, named: np.ndarray, added: Records) -> None:
-        """Remove the rows of ids ``named`` (int64 [m]), add ``added``, delete outdated features.
+        """Remove the rows of ids or persons ``named`` (int64 [m]), add ``added``, delete outdated
+        features.
 
         May be repeated after an interruption at any point: the rows are the old ones, the new ones,
         or the new ones still to be renamed.
@@ -215,7 +216,7 @@ class Shard:
         names = columns_of(added)
         columns = {name: read(rows, name) for name in names} if journal(rows).rows else {}
         ids = columns["ids"] if columns else np.zeros(0, dtype=np.int64)
-        kept = np.flatnonzero(~np.isin(ids, named))
+        kept = np.flatnonzero(~(np.isin(ids, named) | np.isin(columns.get(PERSONS, ids), named)))
         if len(kept) == len(ids) and len(added.ids) == 0:
             return
         self._loaded = self._sorted = self._parted = None

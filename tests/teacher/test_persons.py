@@ -67,6 +67,21 @@ def test_a_person_who_is_removed_leaves_no_row(tmp_path, name, shards):
 
 
 @SHARDS
+def test_rows_that_a_source_shows_of_a_removed_person_do_not_vote(tmp_path, shards):
+    """Of one that had no row, too; a row that is added again does."""
+    records = tiny.records(unit="person")
+    others = records.take(records.owners != PERSON)
+    expected = answers(ready(tmp_path / "others", "private_knn", others, shards))
+    for name, before in (("late", split(records)[1]), ("none", others)):
+        ready(tmp_path / name, "private_knn", before, shards).remove(np.array([PERSON]))
+        teacher = ready(tmp_path / name, "private_knn", records, shards)
+        assert answers(teacher) == expected
+        assert not teacher.present(np.array([PERSON]), owners=True).any()
+        teacher.add(split(records)[0])
+        assert teacher.present(np.array([PERSON]), owners=True).all()
+
+
+@SHARDS
 def test_a_person_has_one_budget_whatever_its_rows(tmp_path, shards):
     """Spent to the last query: rows that come later, under whatever ids, add nothing."""
     x = np.array([[1, 0, 0]] * 4, dtype=np.float32)
