@@ -68,9 +68,9 @@ class PrivateRows:
         return self._records
 
     def enrolled(self) -> bool:
-        """Whether records have budgets of their own."""
+        """Whether records have budgets of their own, here or in the ledgers of listed analysts."""
         self._ledger.catch_up()
-        return len(self._ledger.individual_budgets.ids) > 0
+        return len(self._ledger.individual_budgets.ids) > 0 or bool(self._ledger.state.analysts)
 
     def of(self, ids: np.ndarray, owners: bool = False) -> Records:
         """The current records, at least those of ``ids`` (int64 [n]) that exist.

@@ -45,12 +45,13 @@ class RunFolder(RoundFiles):
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
     def hide_times(self) -> None:
-        """Give all files that the run wrote until now one time, which is now.
+        """Give all files and folders that the run wrote until now one time, which is now.
 
         The seconds between two sums depend on the number of private rows, and on which changed.
         """
         own = (path for path in vars(self).values() if isinstance(path, Path) and path.is_file())
-        others = f"round_*/**/* {BOARD}/**/* ledger*.sqlite {FEATURES}".split()
+        folders = f"round_* round_*/**/* {BOARD} {BOARD}/**/*"
+        others = f"{folders} ledger*.sqlite {FEATURES}".split()
         found = (path for pattern in others for path in self.path.glob(pattern))
         now = time.time()
         for path in (*own, *found):

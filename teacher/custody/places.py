@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.datasets.data_config import DataConfig
+from ...wall.datasets.image_labels import BY_PATH, by_folders
 from ...wall.errors import InvalidInput, LedgerMismatch, MissingData
 from ...wall.files import ROWS, write_file
 from ..custodian import LEDGER, LOCK
@@ -49,9 +50,15 @@ def place_of(data: DataConfig) -> Path | None:
 
 
 def identity(data: DataConfig) -> dict[str, Any]:
-    """Which rows a directory answers for: links and dots in paths make no other data set."""
+    """Which rows a directory answers for: links and dots in paths make no other data set.
+
+    Where folders name persons, PUBLIC files tell which folder does: with other ones all rows would
+    be of other persons.
+    """
     settings = asdict(data)
     del settings["download"], settings["group"]
+    if data.source == "folder" and data.person == BY_PATH:
+        settings["labels_by_folders"] = by_folders(data)
     places = {name: place for name, place in {**data.places, "path": data.path}.items() if place}
     return settings | {name: str(Path(path).resolve()) for name, path in places.items()}
 

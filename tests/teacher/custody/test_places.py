@@ -100,3 +100,12 @@ def test_who_asks_others_names_no_persons_of_its_own():
     with pytest.raises(InvalidInput, match=r"data\.person"):
         PrivateSide(**given)
     assert PrivateSide(**given, teacher="http://127.0.0.1:1").privacy == persons
+
+
+def test_public_files_that_tell_which_folder_names_persons_make_another_data_set(tmp_path):
+    config = DataConfig("folder", private="p", public="u", test=str(tmp_path), person="path")
+    rows = DataConfig("folder", private="p", public="u", test=str(tmp_path))
+    before, of_rows = places.identity(config), places.identity(rows)
+    (tmp_path / "metadata.csv").write_text("file_name,label\na.png,cat\n")
+    assert places.identity(config) != before
+    assert places.identity(rows) == of_rows
