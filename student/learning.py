@@ -143,6 +143,8 @@ def learn(public: PublicRows, current: AskingRound, asked: Asked, console: Conso
         if network is None or not learned.worse:
             return learned
     why = f", as fewer than {fewest:,} public rows teach less than it knows" if few else ""
+    if foreign and not tuned and public.settings.student.backbone == PRETRAINED:
+        why = ", as public rows are unlike the private ones: the network was not trained on them"
     console.say(f"round {number}: its released classifier is taken for the student{why}")
     labels, _ = released(current.folder, number, len(public.data.inputs))
     current.folder.save_student(number, network, labels)
