@@ -62,7 +62,7 @@ class PrivateRows:
             def present(connection: sa.Connection) -> Records:
                 row_names.require_names(connection, base.names, enrolled)
                 row_names.require_places(connection, base, enrolled)
-                return record_updates.present(connection, base)
+                return record_updates.present(connection, base, self._space.num_labels)
 
             self._records = self._ledger.in_custody(present)
         return self._records
@@ -105,7 +105,7 @@ class PrivateRows:
         """The records after ``store`` and ``delete``: the updates may be applied twice."""
         present = self.records()
         return self._ledger.in_custody(
-            lambda connection: record_updates.present(connection, present)
+            lambda connection: record_updates.present(connection, present, self._space.num_labels)
         )
 
     def adopt(self, records: Records) -> None:

@@ -42,18 +42,22 @@ def received(columns: Mapping[str, np.ndarray]) -> Records:
     return Records(inputs, labels, row_ids(persons, ids), persons)
 
 
-def present(connection: sa.Connection, base: Records) -> Records:
+def present(connection: sa.Connection, base: Records, num_labels: int) -> Records:
     """The data source's records less those removed, then those added, ascending by id."""
-    named, added = changes(connection, base)
+    named, added = changes(connection, base, num_labels)
     if not len(named):
         return base
     gone = np.isin(base.ids, named) | np.isin(base.owners, named)
     return base.take(~gone).joined(added)
 
 
-def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Records]:
+def changes(
+    connection: sa.Connection, like: Records, num_labels: int
+) -> tuple[np.ndarray, Records]:
     """(int64 [m] ids whose rows in the data source no longer count, records added), by id.
 
+    Public rows may have other classes and columns than when a record was added. One that no longer
+    fits is dropped, as one of the data source is: it must not decide whether a call fails.
     Where the unit of privacy is a person, they are of rows and of persons: all hashes.
     ``like``: records of the same form.
     """
@@ -61,7 +65,12 @@ def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Recor
     head = 0 if like.persons is None else PERSON_BYTES
     has_any = sa.inspect(connection).has_table(TABLE)
     rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all() if has_any else []
-    added = [row for row in rows if row.label is not None]
+    length = head + dtype.itemsize * int(np.prod(shape))
+    added = [
+        row
+        for row in rows
+        if row.label is not None and row.label < num_labels and len(row.input) == length
+    ]
     content = b"".join(row.input[head:] for row in added)
     inputs = np.frombuffer(content, dtype=dtype.newbyteorder("<")).reshape(len(added), *shape)
     labels = np.array([row.label for row in added], dtype=np.int64)

@@ -36,7 +36,8 @@ from .worker import ROWS, ShardSummary, append, block_rows, columns_of, finish, 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
 APPLIED = "applied"  # file with a digest of the updates that the shards contain
-SOURCE = "source"  # file with what the stream's source was when it was begun
+# File with what the stream's source and the form of its rows were when it was begun
+SOURCE = "source"
 MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
 
 
@@ -113,7 +114,7 @@ class ShardedRows(PrivateRows):
         """No records, once the shards have the custodian's updates."""
         pool, like = self._pool, self._like
         named, added = self._ledger.in_custody(
-            lambda connection: record_updates.changes(connection, like)
+            lambda connection: record_updates.changes(connection, like, self._space.num_labels)
         )
         columns = (named, added.inputs, added.labels, added.ids)
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
@@ -159,10 +160,14 @@ class ShardedRows(PrivateRows):
         """
         rows = [folder / ROWS for folder in self._folders]
         missing = [number for number, folder in enumerate(rows) if not journal(folder).complete]
-        if not missing:
+        path, like = self._root / SOURCE, self._like.inputs
+        stored = path.read_text() if path.exists() else ""
+        # Labels and inputs are in the form that public rows gave when they were stored
+        form = repr((self._space, like.dtype.str, like.shape[1:]))
+        form = hashlib.sha256(form.encode("utf-8", "surrogateescape")).hexdigest()
+        if not missing and stored.endswith(form):
             return
-        path, source = self._root / SOURCE, self._source()
-        if not path.exists() or path.read_text() != source:
+        if stored != (source := f"{self._source()} {form}"):
             missing = list(range(len(rows)))  # finished ones have rows by the former places
             for folder in rows:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -149,7 +149,8 @@ def test_hostile_settings_are_refused_soon(tmp_path: Path, name: str, option: bo
     with pytest.raises((BadSetting, InvalidInput)) as caught:
         load(tmp_path, RUN if option else text, *options)
     assert len(str(caught.value).splitlines()) == 1
-    assert time.process_time() - began < 2
+    # Parsing alone takes two seconds on a slow machine; what aliases stand for would take for ever
+    assert time.process_time() - began < 20
 
 
 def test_aliases_and_merged_groups_stay() -> None:

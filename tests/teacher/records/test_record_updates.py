@@ -6,6 +6,7 @@ import pytest
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
+from labelwall.teacher.records import record_updates
 from labelwall.teacher.records.private_records import Records
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of, rows, teach
@@ -125,3 +126,20 @@ def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(tmp_p
     assert not postgres.tables_hold(victim)
     assert postgres.tables_hold(other)
     made.remove(np.array([50]))  # again: no error, as after an interrupted removal
+
+
+def test_added_records_that_public_rows_fit_no_longer_are_dropped(tmp_path):
+    """As a row of the data source is: the answers are those without it, and no call fails."""
+    expected = teacher(tmp_path / "never", range(60), KNN, SeededNoise(3)).answer(
+        Queries(rows(30, 1, D))
+    )
+    made = teacher(tmp_path / "added", range(60), KNN, SeededNoise(3))
+    late = records([70, 71])
+    made.add(Records(late.inputs, np.array([CLASSES - 1] * 2), late.ids))
+    table = record_updates.updates
+    for identity, other in ((70, {"label": CLASSES}), (71, {"input": b"1234"})):
+        change = table.update().where(table.c.id == identity).values(other)
+        made._ledger.in_custody(lambda connection, change=change: connection.execute(change))
+    again = teacher(tmp_path / "added", range(60), KNN, SeededNoise(3))
+    assert len(again.records().ids) == 60
+    assert again.answer(Queries(rows(30, 1, D))).labels.tolist() == expected.labels.tolist()
